@@ -140,8 +140,9 @@ def _median(seconds: Sequence[tuple[float, float]]) -> float:
     return statistics.median(plan + update for plan, update in seconds)
 
 
-def measure_prefill(repeats: int, prompt: int = 1024, count: int = 64) -> Prefill:
-    """Return the time that prefix caching adds for `count` new prompts; the lowest of some runs."""
+def measure_prefill(repeats: int) -> Prefill:
+    """Return the time that prefix caching adds for new prompts; the lowest of some runs."""
+    prompt, count = 1024, 64
     device = {name: _device_us(name, prompt) for name in COSTS}
     least = {
         caching: min(_prefill_seconds(prompt, count, caching) for _ in range(repeats)) for caching in (True, False)

@@ -14,33 +14,32 @@ from typing import Any
 import torch
 
 _PACKAGES = ("torch", "triton", "transformers", "numpy", "safetensors", "tokenizers")
+_ROUNDS, _CALLS, _WARM_UP = 7, 10, 3
 
 
-def seconds_of(
-    work: Callable[[int], Any], device: torch.device, *, rounds: int = 7, calls: int = 10, warm_up: int = 3
-) -> list[float]:
-    """Return the seconds per call of `work` in each of some rounds of `calls` calls; `work` gets the call's number.
+def seconds_of(work: Callable[[int], Any], device: torch.device) -> list[float]:
+    """Return the seconds per call of `work` in each of some rounds of some calls; `work` gets the call's number.
 
     The times are from the device's own events, so that the host's time before the device begins is not counted.
     """
-    for index in range(warm_up):
+    for index in range(_WARM_UP):
         work(index)
     durations = []
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         if device.type != "cuda":
             begin = time.perf_counter()
-            for index in range(calls):
+            for index in range(_CALLS):
                 work(index)
-            durations.append((time.perf_counter() - begin) / calls)
+            durations.append((time.perf_counter() - begin) / _CALLS)
             continue
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         torch.cuda.synchronize(device)
         events[0].record()
-        for index in range(calls):
+        for index in range(_CALLS):
             work(index)
         events[1].record()
         events[1].synchronize()
-        durations.append(events[0].elapsed_time(events[1]) / 1e3 / calls)
+        durations.append(events[0].elapsed_time(events[1]) / 1e3 / _CALLS)
     return durations
 
 

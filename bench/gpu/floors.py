@@ -76,11 +76,11 @@ def weight_bytes(shape: Shape, tokens: int, weights: str = "bf16") -> float:
     return shape.layers * (dense * size + used * expert * _MXFP4) + head
 
 
-def kv_bytes(shape: Shape, context: int, element: int = _BF16) -> int:
-    """Return the bytes of keys and values that one token attends to, in all layers."""
+def kv_bytes(shape: Shape, context: int) -> int:
+    """Return the bytes of the keys and values (bfloat16) that one token attends to, in all layers."""
     seen = context if shape.window is None else min(context, shape.window)
     sliding = 0 if shape.window is None else (shape.layers + 1) // 2
-    return 2 * shape.key * element * ((shape.layers - sliding) * context + sliding * seen)
+    return 2 * shape.key * _BF16 * ((shape.layers - sliding) * context + sliding * seen)
 
 
 def attention_operations(shape: Shape, past: int, tokens: int) -> int:

@@ -53,7 +53,6 @@ class Lengths:
     median: float
     sigma: float
     least: int = 4
-    most: int = 1 << 20
 
     @classmethod
     def of_quantiles(cls, median: float, p90: float, least: int = 4) -> Lengths:
@@ -61,9 +60,9 @@ class Lengths:
         return cls(median, math.log(p90 / median) / _P90, least)
 
     @classmethod
-    def of_mean(cls, mean: float, sigma: float, least: int = 4) -> Lengths:
+    def of_mean(cls, mean: float, sigma: float) -> Lengths:
         """Return the distribution with this mean and this standard deviation of the logarithm."""
-        return cls(mean * math.exp(-sigma * sigma / 2), sigma, least)
+        return cls(mean * math.exp(-sigma * sigma / 2), sigma)
 
     def draw(self, rng: random.Random, most: int) -> int:
         """Return a random length between `least` and `most`; values outside are drawn again."""

@@ -53,7 +53,7 @@ def shared(fields: Fields, count: str, size: str = "moe_intermediate_size", **va
     return SharedExpertSpec(mlp=reading.mlp(fields, intermediate_size=width, **values)) if number else None
 
 
-def sigmoid_router(fields: Fields, *, scale: str = "routed_scaling_factor") -> RouterSpec:
+def sigmoid_router(fields: Fields) -> RouterSpec:
     """Return DeepSeek V3's router: sigmoid scores, a correction bias, and experts from the best groups alone."""
     count, kept = fields.integer("n_group", 1, 1 << 16), fields.integer("topk_group", 1, 1 << 16)
     return RouterSpec(
@@ -62,7 +62,7 @@ def sigmoid_router(fields: Fields, *, scale: str = "routed_scaling_factor") -> R
         groups=None if count == 1 else ExpertGroups(count=count, kept=kept, best=2),
         renormalize=fields.boolean("norm_topk_prob", True),
         sum_offset=1e-20,
-        scale=fields.number(scale, 1e-6, 1e6),
+        scale=fields.number("routed_scaling_factor", 1e-6, 1e6),
         in_float32=True,
     )
 

@@ -41,16 +41,16 @@ def token_index(fields: Fields, rotary_dim: int, **values: Any) -> TokenIndexSpe
     )
 
 
-def index_kinds(fields: Fields, every: int = 1, first: int = 2) -> list[str]:
+def index_kinds(fields: Fields, every: int = 1) -> list[str]:
     """Return for each layer whether it has an indexer, `full`, or uses the last one's choice, `shared`.
 
-    Without `indexer_types` or a pattern, layers before number `first` have one, and from it on one of `every`.
+    Without `indexer_types` or a pattern, the first layers (`index_skip_topk_offset`) have one, and then one of `every`.
     """
     pattern = fields.values.get("index_topk_pattern")
     if isinstance(pattern, str):
         fields = fields.with_defaults(indexer_types=[{"F": "full", "S": "shared"}.get(each, each) for each in pattern])
     every = fields.integer("index_topk_freq", 1, 4096, default=every)
-    first = fields.integer("index_skip_topk_offset", 0, 4096, default=first)
+    first = fields.integer("index_skip_topk_offset", 0, 4096, default=2)
 
     def default(layer: int) -> str:
         return "shared" if max(layer - first + 1, 0) % every else "full"
