@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo_engine.core.request import FinishReason, TokenLogprobs
-from octavo_engine.core.step import StepResult
+from octavo_engine.core.step import RowError, StepResult
 from octavo_engine.runner.verify import accepted, verify_drafts
 
 
@@ -36,7 +36,7 @@ def test_places_become_rows_with_their_log_probabilities() -> None:
     }
 
 
-def failed(text: str) -> tuple[FinishReason, str]:
+def failed(text: str) -> RowError:
     return FinishReason.ERROR, text
 
 

@@ -29,12 +29,9 @@ class NewRow:
     second_text: int = 0  # where the second text of a pair begins in its prompt
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # not frozen: making a frozen one takes four times as long, and a step has many
 class TableChange:
-    """Blocks of a row's block table from `index` on, which replace the earlier ones.
-
-    Not frozen: making a frozen one takes four times as long, and a step has many.
-    """
+    """Blocks of a row's block table from `index` on, which replace the earlier ones."""
 
     row: int
     group: int
@@ -100,6 +97,10 @@ class StepPlan:
         return len(self.decode_rows) + sum(map(len, self.drafts.values()))
 
 
+RowError = tuple[FinishReason, str]
+"""Why the request in a row ends without a token, and the message for its client."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The results of the sampling rows of one plan, in their order."""
@@ -110,7 +111,7 @@ class StepResult:
     """Further tokens by index into `token_ids`: those after the first, of a row whose drafts were accepted."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """Log probabilities by index into `token_ids`, if they were asked for: one for each of the row's tokens."""
-    errors: dict[int, tuple[FinishReason, str]] = field(default_factory=dict)  # by index: only these requests end
+    errors: dict[int, RowError] = field(default_factory=dict)  # by index: only these requests end
     seconds: float = 0.0
     prompts: dict[int, PromptOutput] = field(default_factory=dict)  # by index: what the row's prompt gave
 

@@ -35,13 +35,12 @@ class StepBuilder:
 
     def add_chunk(self, request: RequestState, end: int) -> None:
         """Add the tokens of a request up to `end`."""
-        samples = end == request.known
-        chunk = Chunk(request.row, request.computed, end - request.computed, samples)
+        chunk = Chunk(request.row, request.computed, end - request.computed, samples=end == request.known)
         self.chunks[request] = chunk
         self.budget -= chunk.num_tokens
         self._count(request.tenant, chunk.num_tokens)
         request.computed = end
-        request.in_flight += samples
+        request.in_flight += chunk.samples
 
     def _count(self, tenant: str, tokens: int) -> None:
         self.prompt_tokens[tenant] = self.prompt_tokens.get(tenant, 0) + tokens

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 
 from octavo_engine.core.request import FinishReason, TokenLogprobs
+from octavo_engine.core.step import RowError
 from octavo_engine.errors import FORBIDDEN
 from octavo_engine.runner.device_copies import ToHost
 from octavo_engine.runner.sampler import LogprobTensors, Sampled
 
-NOT_FINITE = (
+NOT_FINITE: RowError = (
     FinishReason.ERROR,
     "the model gave no finite result for this request: numbers became too large for the dtype of its layers or of the "
     "request's adapter; of the values of --dtype, float32 and bfloat16 have the largest numbers",
 )
 """The end of a row whose logits or pooled vector are not finite. Other rows of the step are right."""
-_FORBIDDEN = FinishReason.INVALID, FORBIDDEN
+_FORBIDDEN: RowError = FinishReason.INVALID, FORBIDDEN
 
 
 class Readback:
@@ -31,7 +32,7 @@ class Readback:
         self._has_forbidden = bool(forbidden)
         self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs, *forbidden)
 
-    def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, tuple[FinishReason, str]]]:
+    def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, RowError]]:
         """Return the tokens [R] and, by index into them, the requested log probabilities and the errors."""
         tokens, finite, *columns = self._copies.wait()
         forbidden = columns.pop() if self._has_forbidden else torch.zeros_like(finite)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from octavo_engine.core.request import FinishReason, TokenLogprobs
-from octavo_engine.core.step import StepResult
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.step import RowError, StepResult
 
 
 def accepted(sampled: Sequence[int], drafts: Sequence[int]) -> int:
@@ -32,7 +32,7 @@ def verify_drafts(places: StepResult, drafts: Mapping[int, Sequence[int]]) -> St
     token_ids: list[int] = []
     more: dict[int, tuple[int, ...]] = {}
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
-    errors: dict[int, tuple[FinishReason, str]] = {}
+    errors: dict[int, RowError] = {}
     first = 0
     while first < len(places.token_ids):
         index = len(token_ids)

@@ -16,7 +16,7 @@ from octavo_engine.attention.states import prepare_states
 from octavo_engine.attention.token_rows import prepare_rows
 from octavo_engine.capture import Capture
 from octavo_engine.core.request import FinishReason, TokenLogprobs
-from octavo_engine.core.step import StepPlan, StepResult
+from octavo_engine.core.step import RowError, StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.runner.block_ops import run_block_ops
@@ -67,7 +67,7 @@ class LaunchedStep:
     timer: StepTimer
     samples: list[Readback]
     """The results of all sampled places in order; places that were sampled together are one item."""
-    errors: dict[int, tuple[FinishReason, str]]
+    errors: dict[int, RowError]
     """The errors of places that could not be sampled, by index; `samples` has a placeholder for each."""
     prompts: dict[int, PromptReadback]
     """The outputs of prompts, by index among the rows that sample."""
@@ -203,7 +203,7 @@ class Worker:
     def sample(self, step: ForwardedStep, masks: Masks = NO_MASKS) -> LaunchedStep:
         """Enqueue the sampling of a step whose forward pass was enqueued last."""
         samples: list[Readback] = []
-        errors: dict[int, tuple[FinishReason, str]] = {}
+        errors: dict[int, RowError] = {}
         sampled, logits = step.sampled, step.logits
         if sampled is not None and logits is not None:
             if self._decoder.ranks.shard.rank == 0:
@@ -308,9 +308,7 @@ class Worker:
         if not ranks.alone:
             table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))
 
-    def _sample(
-        self, logits: Tensor, sampled: SampledRows
-    ) -> tuple[list[Readback], dict[int, tuple[FinishReason, str]]]:
+    def _sample(self, logits: Tensor, sampled: SampledRows) -> tuple[list[Readback], dict[int, RowError]]:
         """Sample all places; if that fails, one by one, so that only the row at fault ends with an error."""
         try:
             together = parts(sampled, self._table, logits.device)
