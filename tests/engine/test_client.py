@@ -24,6 +24,7 @@ from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import EngineDeadError, ModelLoadError
 from octavo_engine.sampling_params import SamplingParams
 from tests.history import Record, losses
@@ -291,19 +292,21 @@ async def test_a_stalled_engine_is_found_and_ended(doomed: EngineClient) -> None
 
 
 @SHARED
-async def test_time_in_which_the_watchdog_stood_still_as_well_is_no_stall(client: EngineClient) -> None:
+async def test_time_in_which_the_watchdog_stood_still_as_well_is_no_stall(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a frozen pod or a paused machine; without this both processes go on, and the engine is ended."""
-    watchdog, engine = client.watchdog, psutil.Process(client._process.pid)
-    engine.suspend()
-    try:
+    watchdog = client.watchdog
+    with monkeypatch.context() as patch:
+        patch.setattr(Watchdog, "answer", lambda *_: None)  # an answer would end the silence too
         async with asyncio.timeout(PATIENCE / 2):
-            while not watchdog.silence:
+            while watchdog.silence < 0.1:  # then the ping is sent, and the watchdog sleeps
                 await asyncio.sleep(0.02)
             watchdog.clock = lambda: time.monotonic() + 1000
             while watchdog.silence > 500:
+                assert client.state.phase == "ready"
                 await asyncio.sleep(0.02)
-    finally:
-        engine.resume()
+    watchdog.answer(watchdog._sequence)
     outputs = await asyncio.wait_for(collect(client, request("later")), PATIENCE)
     assert outputs[-1].finish_reason == "length"
 
