@@ -85,32 +85,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_model(serve)
     _add_settings(serve, "engine", EngineConfig)
     _add_settings(serve, "server", ServerConfig)
-    generate = command("generate", "answer a file of prompts, offline")
-    _add_model(generate)
-    generate.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages"
-    )
-    generate.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help="JSON lines; prompts with a line here are skipped"
-    )
-    _add_settings(generate, "engine", EngineConfig)
-    plan = command("plan", "print the memory that MODEL needs and whether it fits, without loading it")
-    _add_model(plan)
-    plan.add_argument(
-        "--gpu-memory",
-        metavar="SIZE",
-        help="memory of one GPU, as in 80GiB (default: common GPUs, side by side; with --device cpu, this machine)",
-    )
-    _add_settings(plan, "engine", EngineConfig)
+    _add_generate(command("generate", "answer a file of prompts, offline"))
+    _add_plan(command("plan", "print the memory that MODEL needs and whether it fits, without loading it"))
     _add_pull(command("pull", "download MODEL and stop"))
     _add_adapters(command("adapters", "fetch LoRA adapters for a server"))
     models = command("models", "list the supported model families and their features")
     models.add_argument("--json", action="store_true", help="print a JSON list")
-    doctor = command("doctor", "check whether this machine can serve models")
-    doctor.add_argument(
-        "--port", type=_port, default=8000, metavar="N", help="port that serve would use (default: 8000)"
-    )
-    doctor.add_argument("--json", action="store_true", help="print the results as JSON")
+    _add_doctor(command("doctor", "check whether this machine can serve models"))
     chat.add_arguments(command("chat", "talk to a running server"))
     bench.add_arguments(command("bench", "measure a running server"))
     compare.add_arguments(command("compare", "compare two files of bench --json, figure by figure"))
@@ -122,6 +103,25 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _page(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28)
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument("--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages")
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="FILE", help="JSON lines; prompts with a line here are skipped"
+    )
+    _add_settings(parser, "engine", EngineConfig)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument(
+        "--gpu-memory",
+        metavar="SIZE",
+        help="memory of one GPU, as in 80GiB (default: common GPUs, side by side; with --device cpu, this machine)",
+    )
+    _add_settings(parser, "engine", EngineConfig)
 
 
 def _add_pull(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +151,13 @@ def _add_adapters(parser: argparse.ArgumentParser) -> None:
         help="folder of credentials, in files SECRET/KEY",
     )
     parser.add_argument("--max-size", metavar="SIZE", help="refuse an adapter that is larger")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=_port, default=8000, metavar="N", help="port that serve would use (default: 8000)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
