@@ -33,17 +33,17 @@ def test_a_change_without_a_manager_is_called_a_removal_only_where_the_field_is_
     assert others({"metadata": {"managedFields": []}, "spec": spec}, ("spec", "replicas")) == who
 
 
-async def test_drift_is_mended_at_once_and_a_conflict_once_a_minute(clock: Clock) -> None:
+async def test_drift_is_reverted_at_once_and_a_conflict_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
-    mended = 0
+    reverted = 0
     for seconds in range(180):
         clock.now += 1
         server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "argocd")
         again = await operator.reconcile(KEY)
-        mended += server.live["Deployment"]["spec"]["minReadySeconds"] == 5
+        reverted += server.live["Deployment"]["spec"]["minReadySeconds"] == 5
         assert (again is None) == (seconds == 0)
-    assert mended == 3
+    assert reverted == 3
     found = server.condition("Degraded")
     assert (found["status"], found["reason"]) == ("True", "FieldConflict")
     assert "Deployment good" in found["message"]
@@ -168,7 +168,7 @@ async def test_a_manager_that_comes_back_every_90_seconds_is_a_conflict_that_is_
     assert server.reason("Degraded") == "FieldConflict"
 
 
-async def test_a_conflict_over_one_field_keeps_no_other_from_being_mended_at_once(clock: Clock) -> None:
+async def test_a_conflict_over_one_field_keeps_no_other_from_being_reverted_at_once(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
 
@@ -210,7 +210,7 @@ async def test_a_conflict_ends(clock: Clock) -> None:
     assert clock.now == 1000 + 60 + 180
 
 
-async def test_a_mend_that_fails_is_none(clock: Clock) -> None:
+async def test_a_revert_that_fails_is_none(clock: Clock) -> None:
     """Else what is to be tried again in a second would be held back for a minute."""
     server = Server()
     operator = await settled(server)

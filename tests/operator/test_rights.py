@@ -257,6 +257,6 @@ async def test_what_a_refused_request_lacks_is_noted() -> None:
 @pytest.mark.parametrize("page", ["<html>Sign in</html>", "[]", ""])
 async def test_a_page_in_the_place_of_an_answer_is_a_failure_that_passes(page: str) -> None:
     async with api_server(lambda _: web.Response(text=page)) as cluster:
-        with pytest.raises(ApiError, match="something else than the API server answers") as caught:
+        with pytest.raises(ApiError, match="something other than the API server answers") as caught:
             await cluster.get(POD, "llm", "good-1")
         assert caught.value.transient

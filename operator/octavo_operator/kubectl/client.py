@@ -76,6 +76,6 @@ class Kubectl:
 
 def _reason(stderr: str) -> str:
     """Return kubectl's error without its libraries' log lines, and advice for the errors that are known."""
-    said = "\n".join(line for line in stderr.splitlines() if not _LOG_LINE.match(line)).strip() or stderr.strip()
-    hints = [hint for sign, hint in _HINTS.items() if sign in said]
-    return "\n".join([said, *hints])
+    message = "\n".join(line for line in stderr.splitlines() if not _LOG_LINE.match(line)).strip() or stderr.strip()
+    hints = [hint for sign, hint in _HINTS.items() if sign in message]
+    return "\n".join([message, *hints])

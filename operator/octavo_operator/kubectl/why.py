@@ -132,8 +132,10 @@ def _autoscaler(facts: Facts) -> Iterator[Obstacle]:
         limited = condition["type"] == "ScalingLimited" and condition.get("reason") == "TooManyReplicas"
         if (condition["type"], condition["status"]) in unwanted or (limited and condition["status"] == "True"):
             about = f"HorizontalPodAutoscaler {autoscaler['metadata']['name']}"
-            said = ours["message"] if limited and "maxReplicas" in ours.get("message", "") else condition.get("message")
-            yield Obstacle(about, condition.get("reason") or condition["type"], said or "")
+            message = (
+                ours["message"] if limited and "maxReplicas" in ours.get("message", "") else condition.get("message")
+            )
+            yield Obstacle(about, condition.get("reason") or condition["type"], message or "")
 
 
 def _quotas(facts: Facts) -> Iterator[Obstacle]:

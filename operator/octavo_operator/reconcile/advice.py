@@ -99,18 +99,18 @@ _ADVICE = (
 )
 
 
-def advice(said: str) -> str:
-    """Return the sentence `said`, with advice for each cause in it that there is advice for."""
+def advice(message: str) -> str:
+    """Return the sentence `message`, with advice for each cause in it that there is advice for."""
     help_ = []
     for pattern, words in _ADVICE:
-        if found := re.search(pattern, said):
+        if found := re.search(pattern, message):
             help_.append(words.format(*(each.rstrip(",") for each in found.groups())))
-    return "; ".join([said.rstrip(". "), *help_]) if help_ else said
+    return "; ".join([message.rstrip(". "), *help_]) if help_ else message
 
 
 _CLAIMS = ('persistentvolumeclaim "', "unbound immediate PersistentVolumeClaims")
 
 
-def is_about_claims(said: str) -> bool:
+def is_about_claims(message: str) -> bool:
     """Return True if the scheduler's sentence is about claims without a volume."""
-    return any(words in said for words in _CLAIMS)
+    return any(words in message for words in _CLAIMS)

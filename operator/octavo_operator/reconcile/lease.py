@@ -118,10 +118,10 @@ class Lease:
         try:
             await self._first_answer(self._renew, self._renewed + DEADLINE_SECONDS)
         except (ApiError, TimeoutError) as error:
-            said = str(error) or _NO_ANSWER
+            message = str(error) or _NO_ANSWER
             if self.seconds_left() <= RETRY_SECONDS:
-                raise LeaseLostError(f"the lease cannot be renewed: {said}") from None
-            logger.warning("cannot renew the lease: %s", said)
+                raise LeaseLostError(f"the lease cannot be renewed: {message}") from None
+            logger.warning("cannot renew the lease: %s", message)
             return RETRY_SECONDS
         return self._pause() if self._renewed > before else RETRY_SECONDS  # another writer was in time twice
 

@@ -38,7 +38,7 @@ class _Waiting:
 @dataclass(frozen=True)
 class _Failing:
     times: int = 0
-    said: str = ""
+    message: str = ""
 
 
 class WorkQueue(Generic[Key]):
@@ -190,10 +190,10 @@ class WorkQueue(Generic[Key]):
         self._ready.put_nowait((self._waiting[key].lane, self._sequence, key))
 
     def _retry(self, key: Key, error: Exception, early: bool) -> None:
-        before, said = self._failures.get(key, _Failing()), str(error)
+        before = self._failures.get(key, _Failing())
         # An event that came before the pause was over says nothing about the trouble.
         times = before.times if early and before.times else before.times + 1
-        self._failures[key] = failing = _Failing(times, said)
+        self._failures[key] = failing = _Failing(times, str(error))
         pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS))
         pause *= random.uniform(0.8, 1.2)
         if isinstance(error, ExpectedError) and error.within is not None:

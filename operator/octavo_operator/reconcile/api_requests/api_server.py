@@ -120,12 +120,12 @@ class ApiServer:
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
         except TimeoutError:  # of this request alone: others are not held back
-            said = f"the API server gave no answer to {method} {path} within {seconds:.0f} s{_WEBHOOKS}"
-            raise ApiError(0, "NoAnswer", said) from None
+            message = f"the API server gave no answer to {method} {path} within {seconds:.0f} s{_WEBHOOKS}"
+            raise ApiError(0, "NoAnswer", message) from None
         except (aiohttp.ClientError, OSError) as error:
             self.limiter.answered(0, None)
-            said = str(error) or type(error).__name__
-            raise ApiError(0, "Unreachable", f"the API server cannot be reached: {said}") from None
+            message = str(error) or type(error).__name__
+            raise ApiError(0, "Unreachable", f"the API server cannot be reached: {message}") from None
         self.clock.note_date(response.headers.get("Date"), time.monotonic() - began)
         if response.status >= 300:
             failure = _api_error(response.status, data, retry_after_of(response.headers))
@@ -144,8 +144,8 @@ def _parsed(data: bytes) -> Object:
     except ValueError:
         found = None
     if not isinstance(found, dict):  # as from a proxy that shows a page of its own
-        said = data[:200].decode(errors="replace")
-        raise ApiError(0, "NoAnswer", f"something else than the API server answers: {said}")
+        message = data[:200].decode(errors="replace")
+        raise ApiError(0, "NoAnswer", f"something other than the API server answers: {message}")
     return found
 
 
@@ -160,5 +160,5 @@ def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
         reasons = frozenset()
     if status not in _CODES_OF_DENIALS and _DENIAL.search(message):
         return ApiError(403, "Forbidden", message)
-    said = with_remedy(message) if status == 403 else message + _UNAUTHORIZED * (status == 401)
-    return ApiError(status, reason, said, retry_after, reasons)
+    explained = with_remedy(message) if status == 403 else message + _UNAUTHORIZED * (status == 401)
+    return ApiError(status, reason, explained, retry_after, reasons)

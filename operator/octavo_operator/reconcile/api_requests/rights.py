@@ -80,8 +80,8 @@ class MissingRights:
     @property
     def problems(self) -> list[str]:
         """A sentence for each, and one for credentials that were refused."""
-        said, when = self._unauthorized
-        unauthorized = [said] if when > self._clock() - LASTING_SECONDS else []
+        message, when = self._unauthorized
+        unauthorized = [message] if when > self._clock() - LASTING_SECONDS else []
         return unauthorized + [
             f"the operator's service account may not {right}; {right.remedy}" for right in self.lately()
         ]

@@ -230,11 +230,11 @@ class Children:
         if live is not None and not drift:  # none of our fields was changed
             return self._remember_applied(key, identity, digest, live)
         wanted = with_live_values(manifest, live or {}, held) if held else manifest
-        mended = {path: who for path, who in drift.items() if path not in held}
-        if wanted is None or not mended:
+        reverted = {path: who for path, who in drift.items() if path not in held}
+        if wanted is None or not reverted:
             return trimmed(kind, live) if live is not None else None
         live = await self._writer.write(wanted, start, live)
-        self._field_conflicts.mended(key, identity, mended)
+        self._field_conflicts.reverted(key, identity, reverted)
         if held:  # not as it should be yet, and so not taken down: to be looked at again
             logger.info(
                 "%s/%s: corrected %s %s, except for fields that another manager keeps changing", *key, *identity

@@ -89,57 +89,57 @@ class FieldConflicts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._mends: dict[Key, dict[tuple[Child, Path], _Revert]] = {}
+        self._reverts: dict[Key, dict[tuple[Child, Path], _Revert]] = {}
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
-        self._mends.pop(key, None)
+        self._reverts.pop(key, None)
 
     def settled(self, key: Key, child: Child) -> None:
         """Forget a child's conflicts, as its manifest changes: the other manager may accept the new one."""
-        mends = self._mends.get(key, {})
-        for which in [which for which in mends if which[0] == child]:
-            del mends[which]
+        reverts = self._reverts.get(key, {})
+        for which in [which for which in reverts if which[0] == child]:
+            del reverts[which]
 
     def held(self, key: Key, child: Child, fields: Mapping[Path, str]) -> set[Path]:
         """Return the changed `fields` of `child` that are not to be reverted now; `fields` says who changed each."""
-        mends, now = self._lasting(key), self._clock()
+        reverts, now = self._lasting(key), self._clock()
         held = set()
         for path, who in fields.items():
-            for mend in filter(None, (mends.get((child, path)), mends.get((child, _mapping_of(path))))):
-                if now < mend.free:
-                    mend.contested, mend.who = True, who
+            for revert in filter(None, (reverts.get((child, path)), reverts.get((child, _mapping_of(path))))):
+                if now < revert.free:
+                    revert.contested, revert.who = True, who
                     held.add(path)
         return held
 
-    def mended(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
+    def reverted(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
         """Record that `fields` of `child` were reverted; each comes with the manager that had changed it."""
-        mends, now = self._lasting(key), self._clock()
+        reverts, now = self._lasting(key), self._clock()
         for path in fields:
-            noted = _mapping_of(path) if _changes_keys(mends, child, path) else path
-            before = mends.get((child, noted))
+            noted = _mapping_of(path) if _changes_keys(reverts, child, path) else path
+            before = reverts.get((child, noted))
             if before is None or before.when != now:  # else another key of the same mapping has just been noted
                 lasts = _TEMPLATE_CONFLICT_SECONDS if _is_of_pods(noted) else CONFLICT_SECONDS
                 contested = before is not None or noted != path
-                mends[child, noted] = _Revert(now, fields[path], contested, _next_pause(noted, before), lasts)
-        self._mends[key] = mends
+                reverts[child, noted] = _Revert(now, fields[path], contested, _next_pause(noted, before), lasts)
+        self._reverts[key] = reverts
 
     def conflicts(self, key: Key) -> list[Conflict]:
         """Return the present conflicts over children of `key`, one for each child."""
         now, contested = self._clock(), dict[Child, dict[Path, _Revert]]()
-        for (child, path), mend in self._lasting(key).items():
-            if mend.contested:
-                contested.setdefault(child, {})[path] = mend
+        for (child, path), revert in self._lasting(key).items():
+            if revert.contested:
+                contested.setdefault(child, {})[path] = revert
         return [
-            Conflict(child, _sentence(child, mends), min(_next(mend, now) - now for mend in mends.values()))
-            for child, mends in contested.items()
+            Conflict(child, _sentence(child, reverts), min(_next(revert, now) - now for revert in reverts.values()))
+            for child, reverts in contested.items()
         ]
 
     def _lasting(self, key: Key) -> dict[tuple[Child, Path], _Revert]:
-        mends, now = self._mends.get(key, {}), self._clock()
-        for which in [which for which, mend in mends.items() if now >= mend.end]:
-            del mends[which]
-        return mends
+        reverts, now = self._reverts.get(key, {}), self._clock()
+        for which in [which for which, revert in reverts.items() if now >= revert.end]:
+            del reverts[which]
+        return reverts
 
 
 def _mapping_of(path: Path) -> Path:
@@ -147,18 +147,20 @@ def _mapping_of(path: Path) -> Path:
     return path[:-1]
 
 
-def _changes_keys(mends: Mapping[tuple[Child, Path], _Revert], child: Child, path: Path) -> bool:
+def _changes_keys(reverts: Mapping[tuple[Child, Path], _Revert], child: Child, path: Path) -> bool:
     """Return True if other fields beside the one at `path` were lately reverted again and again."""
     mapping = _mapping_of(path)
     if not mapping:
         return False
-    times = {mend.when for (each, other), mend in mends.items() if each == child and _mapping_of(other) == mapping}
-    return (child, mapping) in mends or ((child, path) not in mends and len(times) >= _MOST_TIMES)
+    times = {
+        revert.when for (each, other), revert in reverts.items() if each == child and _mapping_of(other) == mapping
+    }
+    return (child, mapping) in reverts or ((child, path) not in reverts and len(times) >= _MOST_TIMES)
 
 
-def _next(mend: _Revert, now: float) -> float:
+def _next(revert: _Revert, now: float) -> float:
     """Return when the field may be reverted again, or else when the conflict is over."""
-    return mend.free if now < mend.free else mend.end
+    return revert.free if now < revert.free else revert.end
 
 
 def _next_pause(path: Path, before: _Revert | None) -> float:
@@ -179,17 +181,17 @@ def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
             "deletes it: Argo CD and Flux delete objects that carry their labels or annotations and are not in "
             "their source, and the API server's audit log names the user"
         )
-    fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in contested.items())[:3])
+    fields = "; ".join(sorted(f"{spelled(path)} by {revert.who}" for path, revert in contested.items())[:3])
     slow = any(map(_is_of_pods, contested))
     often = "less and less often, since each change replaces pods" if slow else "once a minute"
-    said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
+    begin = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
     replicas = contested.get(("spec", "replicas"))
     if replicas and replicas.who == _AUTOSCALERS:
         return (
-            f"{said}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
+            f"{begin}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
             "and set spec.autoscaling in the LLMService in its place"
         )
-    return f"{said}stop that manager from changing it, or set the value in the LLMService"
+    return f"{begin}stop that manager from changing it, or set the value in the LLMService"
 
 
 def drifted_paths(

@@ -24,8 +24,10 @@ def why_unready(
         waits = Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but its container {names} is not")
         return waits, next(filter(None, (_trouble(name, each) for each in others)), None)
     if ready.get("reason") == _GATES:
-        said = ready.get("message") or "its readiness gates are not met"
-        return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not: {said}"), None
+        message = ready.get("message") or "its readiness gates are not met"
+        return Problem(
+            Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not: {message}"
+        ), None
     if containers_ready.get("status") == "True":
         return _of_lost_node(pod), None
     return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not yet"), None

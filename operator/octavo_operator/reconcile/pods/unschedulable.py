@@ -25,17 +25,17 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
 
     GPUs are counted as `gpu_resource`.
     """
-    name, said = pod["metadata"]["name"], condition.get("message") or ""
+    name, message = pod["metadata"]["name"], condition.get("message") or ""
     if condition.get("reason") == "SchedulingGated":
         gates = ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
         return Problem(Reason.SCHEDULING_GATED, f"pod {name} is held back by its scheduling gates ({gates})")
     begin = f"pod {name} finds no node: "
-    if is_about_claims(said):
-        return Problem(Reason.WAITING_FOR_VOLUMES, f"{begin}{advice(said)}")
-    why = _no_gpu(pod, said, gpu_resource)
+    if is_about_claims(message):
+        return Problem(Reason.WAITING_FOR_VOLUMES, f"{begin}{advice(message)}")
+    why = _no_gpu(pod, message, gpu_resource)
     if why is None:
-        return Problem(Reason.UNSCHEDULABLE, f"{begin}{advice(said)}")
-    return Problem(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {said}")
+        return Problem(Reason.UNSCHEDULABLE, f"{begin}{advice(message)}")
+    return Problem(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {message}")
 
 
 def no_scheduler(pod: Mapping[str, Any]) -> Problem:
@@ -48,28 +48,28 @@ def no_scheduler(pod: Mapping[str, Any]) -> Problem:
     return Problem(Reason.NO_SCHEDULER, f"pod {name} waits for {scheduler}, which has not looked at it: {help_}")
 
 
-def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:
+def _no_gpu(pod: Mapping[str, Any], message: str, gpu_resource: str) -> str | None:
     """Explain which GPUs are lacking, and what helps; None if something else is lacking."""
     place = placement_of(pod.get("spec") or {})
-    if _NO_DEVICE in said:
+    if _NO_DEVICE in message:
         names = ", ".join(str(claim["name"]) for claim in place.claims)
         return (
             f"it needs devices for its claims ({names}), and no node has them free: free some, or add a node; kubectl "
             "get resourceslices,resourceclaims shows what there is and who has it"
         )
-    lacks = lacking(said)
+    lacks = lacking(message)
     if gpu_resource not in lacks:
         return None
     count = place.requests.get(gpu_resource)
     needs = f"it needs {gpu_resource if count is None else f'{count} {gpu_resource}'} on one node"
-    return f"{needs}, and {_what_nodes_have(said, gpu_only=len(lacks) == 1)}"
+    return f"{needs}, and {_what_nodes_have(message, gpu_only=len(lacks) == 1)}"
 
 
-def _what_nodes_have(said: str, gpu_only: bool) -> str:
+def _what_nodes_have(message: str, gpu_only: bool) -> str:
     """Describe what nodes have; `gpu_only`: they lack nothing else, so preemption is about GPUs."""
-    if gpu_only and _IN_USE in said:
+    if gpu_only and _IN_USE in message:
         return "where a node has as many they are in use: free some, or add a node"
-    if gpu_only and _TOO_SMALL in said:
+    if gpu_only and _TOO_SMALL in message:
         return (
             "no node that it may use has as many in all: add one that has, ask for what your nodes have "
             "(spec.accelerator), or see whether their device plugin runs: kubectl describe nodes, under Allocatable"

@@ -63,13 +63,13 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
     """Return what a surge pod waits for, if the pods `before` it may have it."""
     if not pod.waits:
         return None
-    said = pod.waits.message
+    message = pod.waits.message
 
     def obstacle(reason: Reason, helps: Callable[[PodView], bool]) -> Obstacle:
-        return Obstacle(reason, said, pod.waits_since, any(map(helps, before)))
+        return Obstacle(reason, message, pod.waits_since, any(map(helps, before)))
 
     def makes_room(old: PodView) -> bool:
-        return old.placement.makes_room_for(pod.placement, lacking(said))
+        return old.placement.makes_room_for(pod.placement, lacking(message))
 
     match pod.waits.reason:
         case Reason.WAITING_FOR_GPU:
@@ -77,7 +77,7 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
         case Reason.SCHEDULING_GATED:  # whatever holds it counts what old pods have
             return obstacle(Reason.SURGE_GATED, lambda _: True)
         case Reason.UNSCHEDULABLE | Reason.NO_SCHEDULER if not usual_wait_seconds(pod, now):
-            held = bool(lacking(said)) or any(words in said for words in _HELD_BY_OLD_PODS)
+            held = bool(lacking(message)) or any(words in message for words in _HELD_BY_OLD_PODS)
             found = obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
             return replace(found, of_room=held)  # else its nodes are cordoned, tainted or not there
         case Reason.WAITING_FOR_VOLUMES if not usual_wait_seconds(pod, now):
@@ -95,10 +95,10 @@ def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle
     old = [pod for pod in pods if pod.scheduled and not pod.ended] if refusal.whole else _older(deployment, pods)
     if not old:  # those that end already make room
         return None
-    said, message = refusal.message, f"a pod cannot be made: {advice(refusal.message)}"
-    if _QUOTA not in said or refusal.whole:
+    message = f"a pod cannot be made: {advice(refusal.message)}"
+    if _QUOTA not in refusal.message or refusal.whole:
         return Obstacle(Reason.SURGE_REFUSED, message, refusal.since, False, of_room=False)
-    wanted = _to_be_freed(said)
+    wanted = _to_be_freed(refusal.message)
     helped = any(pod.placement.holds(wanted) for pod in old)
     return Obstacle(Reason.NO_QUOTA_FOR_SURGE, message, refusal.since, helped)
 
@@ -116,7 +116,7 @@ def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodVi
 _EXCEEDED = re.compile(r"requested: (\S+?),? used:(?: (\S+?),? limited: ([^\s;\])\x22']+))?")
 
 
-def _to_be_freed(said: str) -> dict[str, Decimal]:
+def _to_be_freed(message: str) -> dict[str, Decimal]:
     """Read from the API server's message what must be free of the quotas that a pod exceeds: at least what it requests,
     and more of a quota that was lowered below its use.
 
@@ -124,7 +124,7 @@ def _to_be_freed(said: str) -> dict[str, Decimal]:
     """
     freed: dict[str, Decimal] = {}
     try:
-        for lists in _EXCEEDED.findall(said):
+        for lists in _EXCEEDED.findall(message):
             requested, used, limited = map(_amounts, lists)
             for name, amount in requested.items():
                 excess = used[name] + amount - limited[name] if name in used and name in limited else amount

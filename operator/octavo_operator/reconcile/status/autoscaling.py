@@ -200,5 +200,5 @@ def _why_not(condition: Mapping[str, Any]) -> str:
     message = str(condition.get("message"))
     if _SAID_BY_CLIENT not in message:
         return advice(message)
-    said = message.rpartition(_SAID_BY_CLIENT)[2]
-    return f"the load is not known: {said} (who answers: kubectl get apiservice {METRICS_API_SERVICE})"
+    cause = message.rpartition(_SAID_BY_CLIENT)[2]
+    return f"the load is not known: {cause} (who answers: kubectl get apiservice {METRICS_API_SERVICE})"

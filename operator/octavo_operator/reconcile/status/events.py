@@ -106,12 +106,12 @@ class Recorder:
 def _event(regarding: Mapping[str, str], change: Transition, instance: str, now: str) -> dict[str, Any]:
     """Return the Event. Its name is made of what it says, so that the same event, also of another replica, finds it."""
     note = change.note if len(change.note) <= _LONGEST_NOTE else change.note[: _LONGEST_NOTE - 1] + "…"
-    said = "\0".join((regarding["uid"], change.type, change.reason, change.note))
+    content = "\0".join((regarding["uid"], change.type, change.reason, change.note))
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{regarding['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
+            "name": f"{regarding['name']}.{hashlib.sha256(content.encode()).hexdigest()[:16]}",
             "namespace": regarding["namespace"],
         },
         "eventTime": now,

@@ -173,14 +173,14 @@ def _lost_claim(observed: Observation) -> Problem | None:
 def _stuck_claims(observed: Observation) -> list[Problem]:
     """Return the problems of claims whose volumes are to grow and cannot."""
     claims = ((name, child) for (kind, name), child in observed.children.items() if kind == "PersistentVolumeClaim")
-    failed = ((name, said) for name, child in claims if (said := resize_error(child)))
+    failed = ((name, error) for name, child in claims if (error := resize_error(child)))
     return [
         Problem(
             Reason.RESIZE_FAILED,
-            f"PersistentVolumeClaim {name} cannot grow: {said}; running pods keep its present size; "
+            f"PersistentVolumeClaim {name} cannot grow: {error}; running pods keep its present size; "
             f"kubectl describe pvc {name} shows the events of its storage",
         )
-        for name, said in failed
+        for name, error in failed
     ]
 
 

@@ -246,7 +246,7 @@ def _service_of(metadata: Mapping[str, Any]) -> str:
 
 def _manager(metadata: Mapping[str, Any]) -> str:
     """Return the name of what made an object, by its label, else by its managed fields."""
-    if said := (metadata.get("labels") or {}).get(_SLICE_MANAGER):
-        return str(said)
+    if manager := (metadata.get("labels") or {}).get(_SLICE_MANAGER):
+        return str(manager)
     managers = (str(each.get("manager") or "") for each in metadata.get("managedFields") or ())
     return next(filter(None, managers), "another client")
