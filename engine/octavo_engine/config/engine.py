@@ -184,7 +184,7 @@ class EngineConfig:
     attention_backend: str = setting(
         "auto",
         "str",
-        "implementation of attention; auto takes the fastest one on this GPU for this model",
+        "implementation of attention; auto takes the fastest that is verified on GPUs, and C kernels on a CPU",
         choices=("auto", *BACKENDS),
     )
     seed: int = setting(0, "int", "seed of requests that set none", minimum=0, maximum=(1 << 63) - 1)
