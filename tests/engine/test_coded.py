@@ -24,7 +24,7 @@ from octavo_engine.model.layers.operations.products import kernel_coded_product,
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 VNNI = "avx_vnni"
-OF_CODES = ("coded_linear", "interleave", "decode", "decode_some")
+OF_CODES = ("coded_linear", "interleave", "dequantize", "dequantize_rows")
 """The functions of the C files that multiply codes, which alone are compiled for VNNI."""
 WITH_VNNI = [*LEVELS, VNNI] if FLAGS.issuperset(build.LEVELS[VNNI][0]) else LEVELS
 
@@ -128,7 +128,7 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
     exact = numbers(weight)
     assert weight.known_to_kernels
     rounding = torch.finfo(dtype).eps
-    torch.testing.assert_close(kernels.decode(weight, dtype).double(), exact, rtol=rounding, atol=1e-6)
+    torch.testing.assert_close(kernels.dequantize(weight, dtype).double(), exact, rtol=rounding, atol=1e-6)
     for tokens in (1, 2, 7, 17):
         x = random(tokens, weight.columns, dtype=dtype, seed=tokens)
         bias, addend = random(sum(ROWS), dtype=dtype, seed=1), random(tokens, sum(ROWS), dtype=dtype, seed=2)
@@ -151,12 +151,12 @@ def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: 
     there, others = [52, 0, 36, 37, 15, 16, 52], [-1, 53, 2**40]
     for dtype in (F32, BF16):
         kernels.interleave(weight, back=True)
-        decoded = kernels.decode(weight, dtype)
-        expected = torch.cat((decoded[there], torch.zeros(len(others), weight.columns, dtype=dtype)))
+        dequantized = kernels.dequantize(weight, dtype)
+        expected = torch.cat((dequantized[there], torch.zeros(len(others), weight.columns, dtype=dtype)))
         for interleaved in (False, True)[: 1 + weight.can_be_interleaved]:
             kernels.interleave(weight, back=not interleaved)
-            assert torch.equal(kernels.decode_some(weight, torch.tensor(there + others), dtype), expected)
-    assert kernels.decode_some(weight, torch.tensor([], dtype=torch.int64), F32).shape == (0, weight.columns)
+            assert torch.equal(kernels.dequantize_rows(weight, torch.tensor(there + others), dtype), expected)
+    assert kernels.dequantize_rows(weight, torch.tensor([], dtype=torch.int64), F32).shape == (0, weight.columns)
 
 
 INTERLEAVED = [case for case in CASES if coded(case).can_be_interleaved]
@@ -174,7 +174,7 @@ def test_interleaved_codes_are_multiplied_with_inputs_of_8_bits(
     exact, rounding = numbers(weight), torch.finfo(dtype).eps
     kernels.interleave(weight)
     kernels.interleave(weight)  # is done once
-    torch.testing.assert_close(kernels.decode(weight, dtype).double(), exact, rtol=rounding, atol=1e-6)
+    torch.testing.assert_close(kernels.dequantize(weight, dtype).double(), exact, rtol=rounding, atol=1e-6)
     for tokens in (1, 3, 4, 16, 37):
         x = random(tokens, weight.columns, dtype=dtype, seed=tokens)
         bias, addend = random(sum(ROWS), dtype=dtype, seed=1), random(tokens, sum(ROWS), dtype=dtype, seed=2)
@@ -248,7 +248,7 @@ def test_a_lack_of_memory_for_a_tile_is_an_error(kernels: CPUKernels) -> None:
     assert not weight.interleaved
     kernels.interleave(weight)
     with little_memory(64 << 20), pytest.raises(RuntimeError, match="memory"):
-        kernels.decode_some(weight, torch.tensor([0]), torch.bfloat16)
+        kernels.dequantize_rows(weight, torch.tensor([0]), torch.bfloat16)
 
 
 def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:

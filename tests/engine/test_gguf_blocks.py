@@ -74,7 +74,7 @@ def test_the_numbers_are_exactly_the_librarys(kernels: CPUKernels, kind: str) ->
     exact = torch.from_numpy(gguf.quants.dequantize(raw, Kind[kind]))
     assert torch.equal(method.dequantized(weights, F32), exact)
     assert weights.coded is not None and weights.coded.known_to_kernels
-    assert torch.equal(kernels.decode(weights.coded, F32), exact)
+    assert torch.equal(kernels.dequantize(weights.coded, F32), exact)
     for dtype in (F32, BF16):
         x = torch.randn(5, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
         wanted, size = x.double() @ exact.double().T, x.double().abs() @ exact.double().abs().T

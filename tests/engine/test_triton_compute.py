@@ -129,7 +129,7 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_and_decoded_for_many_token
         for tokens in (1, 64, 65):
             linear(torch.empty(tokens, 1024, dtype=torch.bfloat16))
     split = ["coded_linear_kernel", "sum_kernel"]
-    assert launched.names == [*split, *split, "decode_kernel", "mm"]
+    assert launched.names == [*split, *split, "dequantize_kernel", "mm"]
 
 
 def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, sum_kernel, tiles_for
-from octavo_engine.kernels.coded_numbers import can_decode, decode, decode_kernel
+from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_coded_product
@@ -80,14 +80,14 @@ def _weight(kind: str, bits: int, rows: int, columns: int, group: int | None, de
     return CodedWeight([_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
 
 
-def _decode(
+def _dequantized(
     kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device, *, half: bool = False
 ) -> None:
     dtype = half_precision(device) if half else torch.float32
     weight = _weight(kind, bits, rows, columns, group, device)
     exact = torch.cat([_numbers(part) for part in weight.parts]).to(dtype)
     with poisoned():
-        found = decode(weight, dtype)
+        found = dequantize(weight, dtype)
     largest = float(exact.abs().max())
     torch.testing.assert_close(found, exact, rtol=_STEPS[dtype], atol=2e-6 * largest)
 
@@ -114,9 +114,9 @@ def _product(
 
 
 def _left_to_others(device: torch.device) -> None:
-    """What is not complete words is left to the linear method; what has no tiles is decoded and then multiplied."""
+    """What is not complete words is left to the linear method; what has no tiles is dequantized and then multiplied."""
     for columns, group in ((36, None), (64, 12)):
-        assert not can_decode(CodedWeight([_part("zeros", 4, 16, columns, group, device)]))
+        assert not can_dequantize(CodedWeight([_part("zeros", 4, 16, columns, group, device)]))
     half = half_precision(device)
     assert most_tokens(_weight("zeros", 4, 16, 384, 96, device), half) == 0, "neither a multiple nor a divisor of 128"
     assert most_tokens(_weight("order", 4, 16, 256, 128, device), half) == 0
@@ -161,7 +161,7 @@ def _as_the_linear_method_says(device: torch.device) -> None:
             torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
 
 
-_DECODED = [
+_DEQUANTIZED = [
     ("zeros", 4, 72, 160, 32),
     ("symmetric", 4, 64, 136, None),
     ("minimum", 4, 40, 144, 32),
@@ -188,11 +188,14 @@ _MULTIPLIED = [
 _LARGE = [("zeros", 4, 128), ("minimum", 4, 32), ("supers", 4, 32), ("signed", 8, None)]
 CHECKS = [
     *(
-        Check(f"decoded-{kind}-{bits}-{rows}x{columns}-{group}", partial(_decode, kind, bits, rows, columns, group))
-        for kind, bits, rows, columns, group in _DECODED
+        Check(
+            f"dequantized-{kind}-{bits}-{rows}x{columns}-{group}",
+            partial(_dequantized, kind, bits, rows, columns, group),
+        )
+        for kind, bits, rows, columns, group in _DEQUANTIZED
     ),
-    Check("decoded-half_precision", partial(_decode, "zeros", 4, 40, 256, 128, half=True)),
-    Check("decoded-large", partial(_decode, "order", 4, 4096, 14336, 128, half=True), large=True),
+    Check("dequantized-half_precision", partial(_dequantized, "zeros", 4, 40, 256, 128, half=True)),
+    Check("dequantized-large", partial(_dequantized, "order", 4, 4096, 14336, 128, half=True), large=True),
     *(
         Check(
             f"{kind}-{bits}-{tokens}x{rows}x{columns}-{group}",
@@ -275,8 +278,8 @@ BUILDS = [
     ),
     *(
         Build(
-            f"decode_{kind}",
-            decode_kernel,
+            f"dequantize_{kind}",
+            dequantize_kernel,
             {"output": "*bf16", "codes": "*i32"}
             | dict.fromkeys(("N", "K", "words", "groups"), "i32:16")
             | _types_of(kind)[0],

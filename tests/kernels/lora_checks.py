@@ -136,7 +136,7 @@ BUILDS = [
         f"lora_shrink_rank_{rank}",
         lora_shrink_kernel,
         _SHRINK,
-        {"IN": 4096, "PART": 1024, "RANK": rank, "TILE_ROWS": 32, "BLOCK_IN": 128, "PRECISION": "tf32"},
+        {"IN": 4096, "PART": 1024, "BLOCK_RANK": rank, "TILE_ROWS": 32, "BLOCK_IN": 128, "PRECISION": "tf32"},
         max_registers=80,
         max_shared=48 * 1024,
         sass=("HMMA", "LDGSTS.E.BYPASS.128"),

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.coded_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
+from octavo_engine.kernels.coded_numbers import BYTES_SIGNS, in_column_order, numbers_of, one_group, sections, widths
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 
 _MOST_TOKENS = 64
@@ -89,8 +89,7 @@ def differences(word, zero, dtype: tl.constexpr):
     d, h = nibbles(word, 3, dtype)
     first, second = tl.join(a - zero, e - zero), tl.join(b - zero, f - zero)
     third, fourth = tl.join(c - zero, g - zero), tl.join(d - zero, h - zero)
-    joined = tl.join(tl.join(first, third), tl.join(second, fourth))
-    return tl.reshape(joined, [word.shape[0], word.shape[1] * 8])
+    return in_column_order(first, second, third, fourth, 4)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -219,7 +218,7 @@ def splits_for(rows: int, columns: int, cut: Tiles) -> int:
 
 
 def most_tokens(weight: CodedWeight, dtype: torch.dtype) -> int:
-    """Return the most tokens in `dtype` for which `coded_linear` multiplies; for more, `decode` and cuBLAS are quicker.
+    """Return the most tokens in `dtype` that `coded_linear` multiplies; for more, `dequantize` and cuBLAS are quicker.
 
     0 for float32, where groups are not of consecutive columns, and where they and tiles are no multiples of each other.
     """
@@ -239,7 +238,7 @@ def _has_tiles(part: CodedPart) -> bool:
 def coded_linear(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
     """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out], in x's dtype, rounded once.
 
-    The addend is overwritten. `can_decode` must be true of the weight, and T at most its `most_tokens`.
+    The addend is overwritten. `can_dequantize` must be true of the weight, and T at most its `most_tokens`.
     """
     x = x if x.stride(1) == 1 else x.contiguous()
     output = torch.empty(len(x), weight.rows, dtype=x.dtype, device=x.device) if addend is None else addend

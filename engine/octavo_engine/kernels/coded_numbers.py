@@ -36,7 +36,12 @@ def factors(
     OFFSET: tl.constexpr,
     SUPER: tl.constexpr,  # groups that share a factor of their scales
 ):
-    """Return factor and summand, float32, that make the number of 2 ** BITS + code; 0 where not `real`."""
+    """Return factor and summand, float32, that make the number of 2 ** BITS + code; 0 where not `real`.
+
+    A value is loaded for each word, or for each column with act-order, where neighbours have any groups. Products load
+    one for each group instead, and spread it in registers (`scales_of` in coded_linear.py): they wait for these loads
+    in each turn of their loop.
+    """
     places = rows * groups + group
     supers = rows * (groups // SUPER) + group // SUPER
     factor = tl.load(scale + places, mask=real, other=0).to(tl.float32)
@@ -63,6 +68,17 @@ def plane(word, factor, summand, PLACE: tl.constexpr, BITS: tl.constexpr, dtype:
 
 
 @triton.jit
+def in_column_order(a, b, c, d, BITS: tl.constexpr):
+    """Return [N, W * codes] of the numbers at the first four places of words, [N, W] each.
+
+    With codes of 4 bits these are [N, W, 2], each number with the one four places above it.
+    `join` makes a new last dimension, so that what is joined last alternates first.
+    """
+    joined = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.reshape(joined, [a.shape[0], a.shape[1] * (32 // BITS)])
+
+
+@triton.jit
 def numbers_of(word, factor, summand, BITS: tl.constexpr, dtype: tl.constexpr):
     """Return the numbers [N, W * codes] of words [N, W], the lowest code of a word first."""
     if BITS == 4:
@@ -75,8 +91,7 @@ def numbers_of(word, factor, summand, BITS: tl.constexpr, dtype: tl.constexpr):
         b = plane(word, factor, summand, 1, 8, dtype)
         c = plane(word, factor, summand, 2, 8, dtype)
         d = plane(word, factor, summand, 3, 8, dtype)
-    joined = tl.join(tl.join(a, c), tl.join(b, d))
-    return tl.reshape(joined, [word.shape[0], word.shape[1] * (32 // BITS)])
+    return in_column_order(a, b, c, d, BITS)
 
 
 @triton.jit
@@ -130,7 +145,7 @@ def number_tile(
 
 
 @triton.jit
-def decode_kernel(
+def dequantize_kernel(
     output,  # [N, K], contiguous
     codes,
     scale,
@@ -162,8 +177,8 @@ def decode_kernel(
     tl.store(output + n * K + places, numbers, mask=(n < N) & (places < K))
 
 
-def can_decode(weight: CodedWeight) -> bool:
-    """Return True if `decode` knows all codes: rows and groups consist of complete words."""
+def can_dequantize(weight: CodedWeight) -> bool:
+    """Return True if `dequantize` knows all codes: rows and groups consist of complete words."""
     return all(
         part.columns % (_WORD_BITS // part.bits) == 0
         and (one_group(part) or part.column_groups is not None or (part.group or 0) % (_WORD_BITS // part.bits) == 0)
@@ -176,13 +191,13 @@ def one_group(part: CodedPart) -> bool:
     return part.column_groups is None and (part.group is None or part.group >= part.columns)
 
 
-def decode(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
-    """Return the numbers [out, in] of a weight, of which `can_decode` must be true, in `dtype`."""
+def dequantize(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+    """Return the numbers [out, in] of a weight, of which `can_dequantize` must be true, in `dtype`."""
     output = torch.empty(weight.rows, weight.columns, dtype=dtype, device=weight.parts[0].codes.device)
     block_n, block_k = 32, 128
     for rows, arguments, constants in sections(weight):
         numbers = output[rows]
-        decode_kernel[triton.cdiv(len(numbers), block_n), triton.cdiv(weight.columns, block_k)](
+        dequantize_kernel[triton.cdiv(len(numbers), block_n), triton.cdiv(weight.columns, block_k)](
             numbers, *arguments, *numbers.shape, *widths(arguments), **constants, BLOCK_N=block_n, BLOCK_K=block_k
         )
     return output

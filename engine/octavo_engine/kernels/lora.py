@@ -65,9 +65,9 @@ def group_by_adapter(adapter_of_token: torch.Tensor, num_adapters: int) -> RowGr
 
 @triton.jit(do_not_specialize=["tiles", "num_tiles", "num_tokens"])
 def lora_shrink_kernel(
-    hidden,  # [SPLITS, T, blocks, RANK] float32
+    hidden,  # [SPLITS, T, blocks, BLOCK_RANK] float32
     x,  # [T, IN]
-    a,  # [adapters, blocks, RANK, IN]
+    a,  # [adapters, blocks, BLOCK_RANK, IN]
     order,
     tiles,
     num_tiles,
@@ -75,7 +75,7 @@ def lora_shrink_kernel(
     x_stride,
     IN: tl.constexpr,
     PART: tl.constexpr,  # input features of a split
-    RANK: tl.constexpr,  # of a block; a slice has one or more
+    BLOCK_RANK: tl.constexpr,  # the ranks of a block; a slice has one block or more
     TILE_ROWS: tl.constexpr,
     BLOCK_IN: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -88,16 +88,16 @@ def lora_shrink_kernel(
         return
     blocks = tl.num_programs(1)
     adapter, _, tokens, exists = tile_rows(order, tiles, tile, TILE_ROWS)
-    ranks = tl.arange(0, RANK)
-    a_rows = ((adapter * blocks + block) * RANK + ranks) * IN
-    sums = tl.zeros([TILE_ROWS, RANK], dtype=tl.float32)
+    ranks = tl.arange(0, BLOCK_RANK)
+    a_rows = ((adapter * blocks + block) * BLOCK_RANK + ranks) * IN
+    sums = tl.zeros([TILE_ROWS, BLOCK_RANK], dtype=tl.float32)
     for first in range(split * PART, tl.minimum(split * PART + PART, IN), BLOCK_IN):
         columns = first + tl.arange(0, BLOCK_IN)
         known = (columns < IN)[None, :]
         x_tile = tl.load(x + tokens[:, None] * x_stride + columns[None, :], mask=exists[:, None] & known, other=0.0)
         a_tile = tl.load(a + a_rows[:, None] + columns[None, :], mask=known, other=0.0)
         sums = tl.dot(x_tile, tl.trans(a_tile), sums, input_precision=PRECISION)
-    hidden_rows = ((split * num_tokens + tokens) * blocks + block) * RANK
+    hidden_rows = ((split * num_tokens + tokens) * blocks + block) * BLOCK_RANK
     tl.store(hidden + hidden_rows[:, None] + ranks[None, :], sums, mask=exists[:, None])
 
 
@@ -171,7 +171,7 @@ def add_lora(output: torch.Tensor, x: torch.Tensor, weights: LoraWeights, groups
         x.stride(0),
         IN=features,
         PART=part,
-        RANK=block,
+        BLOCK_RANK=block,
         TILE_ROWS=groups.tile_rows,
         BLOCK_IN=_BLOCK_IN,
         PRECISION=precision,

@@ -379,7 +379,7 @@ static long numbers_in_bfloat16(const struct codes *w, long row, long first, lon
 #endif
 
 /* The numbers of the rows [row, row + count) into y [count][inner], computed in float32. */
-static void decode_rows(const struct codes *w, long row, long count, void *y, int dtype) {
+static void dequantize_span(const struct codes *w, long row, long count, void *y, int dtype) {
     long grain = w->group >= w->inner ? w->inner : w->group % 32 ? 16 : 32;
     int shifted = has_minimum(w), by_row = w->group >= w->inner;
     for (long r = 0; r < count; r++)
@@ -416,7 +416,7 @@ static void decode_rows(const struct codes *w, long row, long count, void *y, in
 }
 
 /* All numbers of a weight into y [rows][inner]. `scratch` has `tile_scratch` bytes for each thread, if interleaved. */
-void decode(const struct coded *weight, void *y, void *scratch, int dtype, int threads) {
+void dequantize(const struct coded *weight, void *y, void *scratch, int dtype, int threads) {
     char *to = y;
     long tile_size = tile_scratch(weight);
     for (long i = 0; i < weight->count; i++) {
@@ -430,7 +430,7 @@ void decode(const struct coded *weight, void *y, void *scratch, int dtype, int t
                 long count = w->rows - r < TILE_OF_ROWS ? w->rows - r : TILE_OF_ROWS;
                 struct codes tile;
                 if (w->interleaved) tile = rows_of_tile(w, r, count, memory);
-                decode_rows(w->interleaved ? &tile : w, w->interleaved ? 0 : r, count, to + r * bytes, dtype);
+                dequantize_span(w->interleaved ? &tile : w, w->interleaved ? 0 : r, count, to + r * bytes, dtype);
             }
         }
         to += w->rows * bytes;
@@ -438,8 +438,8 @@ void decode(const struct coded *weight, void *y, void *scratch, int dtype, int t
 }
 
 /* The numbers of `count` of a weight's rows into y [count][inner]; zeros for one that it does not have. `scratch` is as
-   for `decode`. */
-void decode_some(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
+   for `dequantize`. */
+void dequantize_rows(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
                  int threads) {
     long inner = weight->parts->inner, bytes = inner * bytes_of(dtype), tile_size = tile_scratch(weight);
 #pragma omp parallel num_threads(threads) if (count * inner >= PARALLEL_FROM)
@@ -452,11 +452,11 @@ void decode_some(const struct coded *weight, const int64_t *rows, void *y, void 
             int64_t row = rows[i];
             while (row >= 0 && w < end && row >= w->rows) row -= w++->rows;
             if (row < 0 || w == end) memset(to, 0, bytes);
-            else if (!w->interleaved) decode_rows(w, row, 1, to, dtype);
+            else if (!w->interleaved) dequantize_span(w, row, 1, to, dtype);
             else {
                 long first = row / TILE_OF_ROWS * TILE_OF_ROWS, left = w->rows - first;
                 struct codes tile = rows_of_tile(w, first, left < TILE_OF_ROWS ? left : TILE_OF_ROWS, memory);
-                decode_rows(&tile, row - first, 1, to, dtype);
+                dequantize_span(&tile, row - first, 1, to, dtype);
             }
         }
     }

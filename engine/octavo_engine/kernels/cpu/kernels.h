@@ -48,9 +48,9 @@ void interleave(const struct coded *weight, void *scratch, int back, int threads
 
 struct codes rows_of_tile(const struct codes *w, long first, long rows, char *memory);
 
-void decode(const struct coded *weight, void *y, void *scratch, int dtype, int threads);
+void dequantize(const struct coded *weight, void *y, void *scratch, int dtype, int threads);
 
-void decode_some(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
+void dequantize_rows(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
                  int threads);
 
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);

@@ -46,8 +46,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
     "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
     "interleave": (*[_POINTER] * 2, _INT, _INT),
-    "decode": (*[_POINTER] * 3, _INT, _INT),
-    "decode_some": (*[_POINTER] * 4, _LONG, _INT, _INT),
+    "dequantize": (*[_POINTER] * 3, _INT, _INT),
+    "dequantize_rows": (*[_POINTER] * 4, _LONG, _INT, _INT),
     "likeliest_tokens": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
     "draw_tokens": (*[_POINTER] * 6, *[_LONG] * 2, _INT),
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
@@ -191,21 +191,21 @@ class CPUKernels:
             self.library.interleave(ctypes.byref(weight.structure), scratch.data_ptr(), back, torch.get_num_threads())
             weight.interleaved = not back
 
-    def decode(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+    def dequantize(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
         """Return a coded weight's numbers [out, in] in `dtype`, computed in float32."""
         output = torch.empty(weight.rows, weight.columns, dtype=dtype, device="cpu")
         scratch = self._tiles(weight) if weight.interleaved else output.new_empty(0)
         pointers = ctypes.byref(weight.structure), output.data_ptr(), scratch.data_ptr()
-        self.library.decode(*pointers, DTYPES[dtype], torch.get_num_threads())
+        self.library.dequantize(*pointers, DTYPES[dtype], torch.get_num_threads())
         return output
 
-    def decode_some(self, weight: CodedWeight, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    def dequantize_rows(self, weight: CodedWeight, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the numbers [N, in] of a coded weight's `rows` [N], int64; zeros for rows that it does not have."""
         rows = rows.contiguous()
         output = torch.empty(len(rows), weight.columns, dtype=dtype, device="cpu")
         scratch = self._tiles(weight) if weight.interleaved else output.new_empty(0)
         pointers = ctypes.byref(weight.structure), rows.data_ptr(), output.data_ptr(), scratch.data_ptr()
-        self.library.decode_some(*pointers, len(rows), DTYPES[dtype], torch.get_num_threads())
+        self.library.dequantize_rows(*pointers, len(rows), DTYPES[dtype], torch.get_num_threads())
         return output
 
     def _tiles(self, weight: CodedWeight) -> Tensor:

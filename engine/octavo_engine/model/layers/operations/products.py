@@ -70,7 +70,7 @@ def kernel_product(kernels: CPUKernels) -> Product:
 
 
 def multiplies_codes(features: CPUFeatures, tokens: int, *, interleaved: bool) -> bool:
-    """Return True if codes are multiplied as they are, False if they are decoded first for products in floating point.
+    """Return True if codes are multiplied as they are, False if they are dequantized for floating-point products.
 
     Products of whole numbers are the quickest for any number of tokens, but with AMX only for up to 128: the linears of
     SmolLM2 took 19 instead of 42 ms for 32 tokens, 64 and 62 for 128, 115 and 73 for 256.
@@ -81,7 +81,7 @@ def multiplies_codes(features: CPUFeatures, tokens: int, *, interleaved: bool) -
 
 
 def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
-    """Return the product of our C kernels with coded weights; `product` multiplies those that they decode first.
+    """Return the product of our C kernels with coded weights; `product` multiplies those that they dequantize first.
 
     The product gives None for half precision, or for groups that the kernels do not know.
     """
@@ -90,7 +90,7 @@ def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Pr
         if x.dtype not in DTYPES or not weight.known_to_kernels:
             return None
         if not multiplies_codes(features, len(x), interleaved=weight.interleaved):
-            return product(x, kernels.decode(weight, x.dtype), bias, addend)
+            return product(x, kernels.dequantize(weight, x.dtype), bias, addend)
         return kernels.coded_linear(x.contiguous(), weight, bias, addend)
 
     return coded
@@ -133,7 +133,7 @@ class CodedVocabulary:
 
     def embeddings(self, rows: Tensor, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
         """Return the numbers [T, in] of a weight's `rows` [T]; zeros for rows that the weight does not have."""
-        return self._kernels.decode_some(weight, rows.long(), dtype)
+        return self._kernels.dequantize_rows(weight, rows.long(), dtype)
 
     def logits(self, x: Tensor, weight: CodedWeight, out: Tensor | None) -> Tensor:
         """Return x [T, in] weight [vocabulary, in]^T in float32, in `out` if it is given.

@@ -12,7 +12,7 @@ from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
 from octavo_engine.kernels.causal_conv import causal_conv
 from octavo_engine.kernels.coded_linear import coded_linear, most_tokens
-from octavo_engine.kernels.coded_numbers import can_decode, decode
+from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
@@ -79,10 +79,10 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
 
 def triton_coded_product(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
     """Compute a `CodedProduct` with codes, or of many tokens by cuBLAS with numbers that are written for this call."""
-    if not can_decode(weight):
+    if not can_dequantize(weight):
         return None
     if len(x) > most_tokens(weight, x.dtype):
-        return cublas_product(x, decode(weight, x.dtype), bias, addend)
+        return cublas_product(x, dequantize(weight, x.dtype), bias, addend)
     return coded_linear(x, weight, bias, addend)
 
 
