@@ -18,7 +18,8 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.quantization.int4 import quantize
+from octavo_engine.model.quantization.grouped import unpack
+from octavo_engine.model.quantization.int4 import GROUP, quantize
 from octavo_engine.model.source import DEMO_MODEL, ModelFiles, resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer
 
@@ -32,8 +33,7 @@ CASES = (
     *((torch.bfloat16, name) for name in ("int8", "int4", "gguf")),
 )
 """The dtypes and quantizations that are measured. Those in bfloat16 use this CPU's kernels, as a server does."""
-GROUPS = (128,)
-"""Numbers of columns that share a scale and a minimum: 128, as in most published (calibrated) checkpoints."""
+LARGEST, ROUNDS, TINY = 15, 3, 1e-12
 CALIBRATION = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 
@@ -68,13 +68,13 @@ def load(files: ModelFiles, dtype: torch.dtype, quantization: str | None) -> Dec
     return load_model(files, quantized(files, read_spec(files), quantization), CPU, dtype, lambda *_: None)
 
 
-def hessians(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
-    """Return X^T X of the inputs of each linear layer over a text, by the address of its weight."""
+def squares_of_inputs(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
+    """Return the sums of squares of the inputs of each linear layer [columns] over a text, by its weight's address."""
     found: dict[int, Tensor] = {}
     compute, product = decoder.compute, decoder.compute.product
 
     def recording(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        found[weight.data_ptr()] = found.get(weight.data_ptr(), 0) + x.T @ x
+        found[weight.data_ptr()] = found.get(weight.data_ptr(), 0) + x.square().sum(0)
         return product(x, weight, bias, addend)
 
     object.__setattr__(compute, "product", recording)
@@ -84,39 +84,41 @@ def hessians(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
     return found
 
 
-def calibrated(weight: Tensor, hessian: Tensor, size: int) -> Tensor:
-    """Return a weight [rows, columns] rounded to 4 bits by groups of columns; later columns compensate for errors.
+def rounded(group: Tensor, importance: Tensor) -> Tensor:
+    """Return the columns of one group [rows, columns] rounded to 4 bits, with a scale and a whole zero for each row.
 
-    GPTQ (arXiv 2210.17323); a group's scale and minimum are those of `--quantization int4`.
+    The zero is that of the row's range, so that 0 stays 0. The scale is fitted by least squares, in which columns count
+    by their `importance` [columns]: with the squares of inputs as llama.cpp's importance matrix.
     """
-    left, result, columns = weight.clone(), torch.empty_like(weight), weight.shape[1]
-    damped = hessian + 0.01 * hessian.diagonal().mean() * torch.eye(columns)
-    inverse = torch.linalg.cholesky(torch.linalg.inv(damped.double()), upper=True).float()
-    for first in range(0, columns, size):
-        last = min(columns, first + size)
-        _, scale, minimum = quantize(left[:, first:last], size)
-        scale, minimum = scale.float()[:, 0], minimum.float()[:, 0]
-        errors = torch.zeros(len(weight), last - first)
-        for column in range(first, last):
-            numbers = left[:, column]
-            codes = ((numbers - minimum) / torch.where(scale == 0, 1.0, scale)).round().clamp(0, 15)
-            result[:, column] = codes * scale + minimum
-            errors[:, column - first] = (numbers - result[:, column]) / inverse[column, column]
-            left[:, column:last] -= errors[:, column - first, None] * inverse[column, column:last]
-        left[:, last:] -= errors @ inverse[first:last, last:]
-    return result
+    low, high = group.amin(1, keepdim=True).clamp(max=0), group.amax(1, keepdim=True).clamp(min=0)
+    scale = ((high - low) / LARGEST).clamp(min=TINY)
+    zero = (-low / scale).round()
+    for _ in range(ROUNDS):
+        codes = ((group / scale).round() + zero).clamp(0, LARGEST) - zero
+        fitted = (codes * group) @ importance / (codes.square() @ importance).clamp(min=TINY)
+        scale = fitted.unsqueeze(1).clamp(min=TINY)
+    return (((group / scale).round() + zero).clamp(0, LARGEST) - zero) * scale
 
 
 @torch.inference_mode()
 def by_groups(decoder: Decoder, inputs: dict[int, Tensor] | None, size: int) -> None:
-    """Round the linear layers' weights to 4 bits by groups of `size` columns; without `inputs`, each number by itself.
-
-    With uncorrelated inputs no column can compensate for another's error.
-    """
+    """Round the linear layers' weights to 4 bits by groups of `size` columns, which are alike without `inputs`."""
     for linear in decoder.linears():
-        independent = torch.eye(linear.weight.shape[1])
-        hessian = independent if inputs is None else inputs[linear.weight.data_ptr()]
-        linear.weight.copy_(calibrated(linear.weight, hessian, size))
+        alike = torch.ones(linear.weight.shape[1])
+        importance = alike if inputs is None else inputs[linear.weight.data_ptr()]
+        groups = zip(linear.weight.split(size, dim=1), importance.split(size), strict=True)
+        linear.weight.copy_(torch.cat([rounded(*group) for group in groups], dim=1))
+
+
+@torch.inference_mode()
+def beside_the_files_groups(decoder: Decoder) -> None:
+    """Round the linear layers' weights as `--quantization int4`, by groups that begin within a group of the file."""
+    for linear in decoder.linears():
+        moved = linear.weight.roll(GROUP // 2, dims=1)
+        codes, scale, minimum = quantize(moved)
+        groups = unpack(codes, 4).float().view(len(moved), -1, GROUP)
+        numbers = groups * scale.float().unsqueeze(-1) + minimum.float().unsqueeze(-1)
+        linear.weight.copy_(numbers.flatten(1).roll(-GROUP // 2, dims=1))
 
 
 def main() -> None:
@@ -130,12 +132,14 @@ def main() -> None:
         name = " ".join(filter(None, (str(dtype).removeprefix("torch."), quantization)))
         print(f"{name:13} {found:.4f} {(found / exact - 1) * 100:+.2f} %", flush=True)
     others = torch.tensor(load_tokenizer(files).encode(CALIBRATION.read_text())[: 4 * TOKENS])
-    for size in GROUPS:
-        for name in ("rounded", "calibrated"):
-            decoder = load(files, torch.float32, None)
-            by_groups(decoder, hessians(decoder, others) if name == "calibrated" else None, size)
-            change = mean_nll(decoder, tokens) / cast("float", exact) - 1
-            print(f"int4, groups of {size}, {name}: {change * 100:+.2f} %", flush=True)
+    for name in ("int4, groups not the file's", "int4, groups of 128, rounded", "int4, groups of 128, calibrated"):
+        decoder = load(files, torch.float32, None)
+        if "128" in name:
+            by_groups(decoder, squares_of_inputs(decoder, others) if "calibrated" in name else None, 128)
+        else:
+            beside_the_files_groups(decoder)
+        change = mean_nll(decoder, tokens) / cast("float", exact) - 1
+        print(f"{name}: {change * 100:+.2f} %", flush=True)
 
 
 if __name__ == "__main__":
