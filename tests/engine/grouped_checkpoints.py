@@ -27,12 +27,11 @@ Quantize = Callable[[Tensor], tuple[Stored, Tensor]]
 
 
 def words(codes: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
-    """int32 [n / codes, columns] of codes [n, columns]: place i of a word holds its row `order[i]`."""
-    count = 32 // bits
-    order = order or tuple(range(count))
-    found = torch.zeros(len(codes) // count, codes.shape[1], dtype=torch.int64)
-    for place in range(count):
-        found |= codes[order[place] :: count].long() << (bits * place)
+    """int32 [n * bits / 32, columns] of the bits of codes [n, columns]: place i of a word holds its row `order[i]`."""
+    if order is not None:
+        codes = codes.view(-1, len(order), codes.shape[1])[:, list(order)].flatten(0, 1)
+    each = codes.long()[:, None] >> torch.arange(bits)[:, None] & 1
+    found = (each.reshape(-1, 32, codes.shape[1]) << torch.arange(32)[:, None]).sum(1)
     return torch.where(found >= 2**31, found - 2**32, found).to(torch.int32)
 
 
@@ -105,6 +104,8 @@ def pack_quantized(config: dict[str, Any]) -> Quantize:
             stored["weight_zero_point"] = words(zero, bits)
         if act_order:
             stored["weight_g_idx"] = group.int()
+        if config["config_groups"]["group_0"].get("input_activations"):
+            stored |= {"input_scale": torch.tensor([0.1]), "input_zero_point": torch.tensor([3], dtype=torch.int8)}
         return stored, numbers
 
     return quantize
@@ -263,8 +264,8 @@ def _fp4(kind: str, size: int, strategy: str) -> dict[str, Any]:
     return {**known, "config_groups": {"group_0": group}}
 
 
-def _compressed(**weights: Any) -> dict[str, Any]:
-    group = {"targets": ["Linear"], "weights": {"type": "int", **weights}, "input_activations": None}
+def _compressed(inputs: dict[str, Any] | None = None, **weights: Any) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": {"type": "int", **weights}, "input_activations": inputs}
     known = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"]}
     return {**known, "config_groups": {"group_0": group}}
 
@@ -278,12 +279,12 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "gptq_rows": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True, "desc_act": True}),
     "gptq_8": (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False, "desc_act": True}),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
-    "auto_round": (gptq, {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}),
-    "auto_round_zeros": (gptq, {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}),
+    "auto_round": (gptq, {"quant_method": "auto-round", "bits": 2, "group_size": 32, "sym": False}),
+    "auto_round_zeros": (gptq, {"quant_method": "auto-round", "bits": 3, "group_size": 32, "sym": False}),
     "auto_round_awq": (awq, {"quant_method": "intel/auto-round", "bits": 4, "group_size": 32}),
     "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
     "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
-    "w8a16": (pack_quantized, _compressed(num_bits=8, symmetric=True, strategy="channel")),
+    "w8a8": (pack_quantized, _compressed({"num_bits": 8}, num_bits=8, symmetric=True, strategy="channel")),
     "nvfp4": (nvfp4, _fp4("nvfp4", 16, "tensor_group")),
     "nvfp4_modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
     "mxfp4": (mxfp4, _fp4("mxfp4", 32, "group")),

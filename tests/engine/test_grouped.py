@@ -215,7 +215,8 @@ def _rotated(*locations: str) -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
-    "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits"),
+    "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits in the format gptq"),
+    "5 bits": ("gptq", {"bits": 5}, "gptq with 5 bits"),
     "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
     "marlin": ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
     "two formats": ("gptq_v2", {"format": "gptq"}, r"different layouts \(gptq and gptq_v2\)"),
@@ -224,7 +225,6 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "gemv as format": ("awq", {"version": None, "format": "gemv"}, "awq in the order gemv"),
     "gemv": ("awq", {"version": "gemv"}, "awq in the order gemv"),
     "without zeros": ("awq", {"zero_point": False}, "awq without zero_point"),
-    "activations too": ("w4a16", _group(input_activations={"num_bits": 8}), "with quantized activations"),
     "results too": ("w4a16", _group(output_activations={"num_bits": 8}), "output_activations of group_0"),
     "by tensor": ("w4a16", _group(weights={"num_bits": 4, "strategy": "tensor"}), "with scales by tensor"),
     "rotated": ("w4a16", _rotated("weight_input", "input"), r"rotates activations \(R4, location input\)"),

@@ -26,7 +26,7 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
 WEIGHTS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
-ACTIVATIONS = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+ACTIVATIONS = {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False}
 
 
 def quantization_config(**group: Any) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def save_int8(directory: Path, **group: Any) -> Any:
         values = (wide / scale).round().to(torch.int8)
         tensors[key], tensors[f"{key}_scale"] = values, scale
         state[key].copy_((values.double() * scale).float())
+        if "input_activations" in group:
+            tensors[f"{key.removesuffix('weight')}input_scale"] = torch.tensor([0.1])
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
     config = json.loads((directory / "config.json").read_text())
     config["quantization_config"] = quantization_config(**group)
@@ -117,7 +119,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "4 bits": ({"weights": {**WEIGHTS, "num_bits": 4}}, "other than of 8 bits"),
     "by tensor": ({"weights": {**WEIGHTS, "strategy": "tensor"}}, "a scale for each channel"),
     "zero points": ({"weights": {**WEIGHTS, "symmetric": False}}, "zero points"),
-    "static activations": ({"input_activations": {**ACTIVATIONS, "dynamic": False}}, "static scales of activations"),
 }
 
 

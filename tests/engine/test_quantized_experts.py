@@ -89,13 +89,13 @@ CASES = [
         for name in ("gptq", "gptq_act_order", "awq", "w4a16_act_order", "deepseek", "nvfp4", "torchao_int4")
     ),
     ("Qwen2Moe", "compressed_channel"),
-    ("Mixtral", "w8a16"),
+    ("Mixtral", "w8a8"),
     ("DeepseekV3", "deepseek"),
     ("DeepseekV3", "awq"),
 ]
 
 
-KEPT = ("gptq", "awq", "w8a16")
+KEPT = ("gptq", "awq", "w8a8")
 """Experts in these formats stay in codes where C kernels multiply them; all others are dequantized."""
 
 

@@ -29,6 +29,8 @@ from octavo_engine.model.quantization.selection import Quantization, names_in, n
 from octavo_engine.model.quantization.unquantized import parameter
 
 _FLOAT32_BYTES = 4
+_LARGEST_BLOCK = 1 << 20
+"""The most rows or columns of a block."""
 _AS_STORED = ("F8_E4M3",)
 _SCALES = (*FLOATS, "F8_E8M0")
 """The types of stored scales; with DeepSeek's `scale_fmt` `ue8m0` they are powers of two, which may be stored as e8m0.
@@ -230,7 +232,7 @@ def _method(config: Fields) -> FP8Scheme:
 def _block(config: Fields, name: str) -> tuple[int, int]:
     """Return the rows and columns of a block."""
     sizes = config.integers(name)
-    if len(sizes) != 2 or min(sizes) < 1:
+    if len(sizes) != 2 or min(sizes) < 1 or max(sizes) > _LARGEST_BLOCK:
         raise config.wrong(name, list(sizes), "is not the rows and columns of a block")
     return sizes[0], sizes[1]
 

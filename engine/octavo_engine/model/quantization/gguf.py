@@ -1,9 +1,9 @@
-"""Keeps GGUF's blocks quantized in memory: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
+"""Keeps GGUF's blocks quantized in memory: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS.
 
 Codes, scales and minima are tensors of their own, so that all formats are multiplied in the same way; the numbers are
-exactly the file's. Codes of 5 and 6 bits take a byte each. In the K formats 256 columns share two numbers in float16,
-with which the scales and minima of 6 or 8 bits of each 32 or 16 columns are multiplied. Layouts are those of ggml's
-ggml-common.h.
+exactly the file's. Codes other than of 4 bits take a byte each, and so do those of IQ4_NL and IQ4_XS, which mean the
+whole numbers of a table. In the K formats and IQ4_XS 256 columns share one or two numbers in float16, with which the
+scales and minima of 4 to 8 bits of each 32 or 16 columns are multiplied. Layouts are those of ggml's ggml-common.h.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.quantization.grouped import pack, unpack
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
+from octavo_engine.model.quantization.loading import consecutive
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
@@ -28,6 +29,8 @@ _K = 256
 _PIECE = 1 << 20
 """The numbers that are split at once; each takes up to 8 bytes meanwhile."""
 _PIECE_BYTES = 10
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""The numbers of the codes of IQ4_NL and IQ4_XS (`kvalues_iq4nl`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,28 @@ def _halves_of_64(raw: Tensor) -> Tensor:
     return _nibbles(_by(raw, 32)).flatten(-2)
 
 
+def _two_bits(raw: Tensor) -> Tensor:
+    """Return numbers of 2 bits [..., 4 * n] of bytes [..., n]; 32 bytes have 32 numbers in their lowest bits, then the
+    next 32."""
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
+    return (_by(raw, 32).unsqueeze(-2) >> shifts).bitwise_and_(3).flatten(-3)
+
+
+def _q2_k(raw: Tensor) -> Blocks:
+    scale, minimum = (raw[..., :16] & 15).to(torch.int8), (raw[..., :16] >> 4).to(torch.int8)
+    codes = _two_bits(raw[..., 16:80]).to(torch.int8)
+    return Blocks(codes, scale, -minimum, _halves(raw[..., 80:82]), _halves(raw[..., 82:]))
+
+
+def _q3_k(raw: Tensor) -> Blocks:
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
+    upper = (raw[..., 104:108].unsqueeze(-2) >> shifts).bitwise_and_(3).flatten(-2) << 4
+    scale = (_nibbles(raw[..., 96:104]) | upper).to(torch.int8) - 32
+    third = (raw[..., :32].unsqueeze(-2) >> torch.arange(8, dtype=torch.uint8).unsqueeze(-1)).bitwise_and_(1) << 2
+    codes = (_two_bits(raw[..., 32:96]) | third.flatten(-2)).to(torch.int8) - 4
+    return Blocks(codes, scale, None, _halves(raw[..., 108:]))
+
+
 def _q4_k(raw: Tensor) -> Blocks:
     scale, minimum = _six_bits(raw[..., 4:16])
     return Blocks(_halves_of_64(raw[..., 16:]), scale, -minimum, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
@@ -131,11 +156,25 @@ def _q5_k(raw: Tensor) -> Blocks:
 
 
 def _q6_k(raw: Tensor) -> Blocks:
-    low = _nibbles(_by(raw[..., :128], 64))
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
-    high = (_by(raw[..., 128:192], 32).unsqueeze(-2) >> shifts).bitwise_and_(3).flatten(-2) << 4
-    codes = (low | high).flatten(-2).to(torch.int8) - 32
+    low = _nibbles(_by(raw[..., :128], 64)).flatten(-2)
+    codes = (low | _two_bits(raw[..., 128:192]) << 4).to(torch.int8) - 32
     return Blocks(codes, raw[..., 192:208].contiguous().view(torch.int8), None, _halves(raw[..., 208:]))
+
+
+def _of_table(codes: Tensor) -> Tensor:
+    return torch.tensor(_IQ4, dtype=torch.int8)[codes.int()]
+
+
+def _iq4_nl(raw: Tensor) -> Blocks:
+    return Blocks(_of_table(_nibbles(raw[..., 2:])), _halves(raw[..., :2]))
+
+
+def _iq4_xs(raw: Tensor) -> Blocks:
+    lower = torch.stack((raw[..., 4:8] & 15, raw[..., 4:8] >> 4), dim=-1).flatten(-2)
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
+    upper = (raw[..., 2:4].unsqueeze(-1) >> shifts).bitwise_and_(3).flatten(-2) << 4
+    codes = _of_table(_nibbles(_by(raw[..., 8:], 16)).flatten(-2))
+    return Blocks(codes, (lower | upper).to(torch.int8) - 32, None, _halves(raw[..., :2]))
 
 
 FORMATS = {
@@ -144,9 +183,13 @@ FORMATS = {
     "Q5_0": BlockFormat(32, 22, 8, 32, _q5_0),
     "Q5_1": BlockFormat(32, 24, 8, 32, _q5_1, has_minimum=True),
     "Q8_0": BlockFormat(32, 34, 8, 32, _q8_0),
+    "Q2_K": BlockFormat(_K, 84, 8, 16, _q2_k, has_minimum=True),
+    "Q3_K": BlockFormat(_K, 110, 8, 16, _q3_k),
     "Q4_K": BlockFormat(_K, 144, 4, 32, _q4_k, has_minimum=True),
     "Q5_K": BlockFormat(_K, 176, 8, 32, _q5_k, has_minimum=True),
     "Q6_K": BlockFormat(_K, 210, 8, 16, _q6_k),
+    "IQ4_NL": BlockFormat(32, 18, 8, 32, _iq4_nl),
+    "IQ4_XS": BlockFormat(_K, 136, 8, 32, _iq4_xs),
 }
 """The formats by ggml's names."""
 
@@ -263,7 +306,7 @@ def _split_blocks(
     step = max(1, _PIECE // values.shape[1])
     for first in range(0, len(values), step):
         raw = _by(values[first : first + step], form.num_bytes)
-        place = rows[first : first + step] if isinstance(rows, Tensor) else _from(rows.start + first, len(raw))
+        place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(raw))
         blocks = form.split(raw)
         write(weight, place, pack(blocks.codes.flatten(1), form.bits))
         others = (blocks.scale, blocks.minimum, blocks.super_scale, blocks.super_minimum)
@@ -273,7 +316,3 @@ def _split_blocks(
             if found.is_floating_point() and not bool(found.isfinite().all()):
                 raise ValueError("has scales that are not finite")
             write(target, place, found.flatten(1))
-
-
-def _from(first: int, count: int) -> slice:
-    return slice(first, first + count)

@@ -1,4 +1,4 @@
-"""GPTQ (arXiv 2210.17323) as AutoGPTQ and GPTQModel publish it: 4 or 8 bits, scales by groups of input columns.
+"""GPTQ (arXiv 2210.17323) as AutoGPTQ and GPTQModel publish it: 2, 3, 4 or 8 bits, scales by groups of input columns.
 
 `qweight` int32 [in / codes, out] and `qzeros` int32 [groups, out / codes] hold codes in words, the first one lowest;
 `scales` [groups, out]; `g_idx` [in] is each column's group. Zeros are stored less one, unless checkpoint_format says
@@ -80,13 +80,17 @@ def _changed(config: Fields, rule: str, values: Fields) -> Fields:
 def gptq_method(config: Fields) -> Grouped:
     """Return the method of one module by its values in the configuration."""
     bits, group = config.integer("bits", 0, 64), config.integer("group_size", -1, 1 << 20)
-    if bits not in (4, 8):
-        raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are supported")
+    if bits not in (2, 3, 4, 8):
+        raise unsupported(config, f"gptq with {bits} bits; 2, 3, 4 and 8 are supported")
     if group not in (-1, *GROUP_SIZES):
         raise unsupported(config, f"gptq with group_size {group}; {GROUP_SIZES} and -1 are supported")
     layout = read_layout(config, _OLD_LAYOUT, _LAYOUTS[0])
     if layout not in _LAYOUTS:
         raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are supported")
+    if bits == 3 and layout == "gptq":
+        raise unsupported(
+            config, "gptq with 3 bits in the format gptq, where tools disagree about zeros; gptq_v2 is supported"
+        )
     for field in ("adapter", "lora", "rotation", "activation"):
         if config.values.get(field):
             raise unsupported(config, f"gptq with {field}")
@@ -94,11 +98,12 @@ def gptq_method(config: Fields) -> Grouped:
         raise unsupported(config, f"gptq with pack_dtype {word}; int32 is supported")
     return Grouped(
         "gptq",
-        bits,
+        max(4, bits),
         None if group == -1 else group,
         _V1 if layout == "gptq" else _V2,
         has_zeros=True,
         act_order=config.boolean("desc_act", False) and group != -1,
+        fewer_bits=bits if bits < 4 else None,
     )
 
 
@@ -117,5 +122,5 @@ SCHEME = Scheme(
     name="gptq",
     readers={"gptq": _gptq},
     online=None,
-    supported="gptq (4 and 8 bits, groups of 16 to 1024 or -1, act-order, checkpoint_format gptq and gptq_v2)",
+    supported="gptq (2, 3, 4 and 8 bits, groups of 16 to 1024 or -1, act-order, checkpoint_format gptq and gptq_v2)",
 )

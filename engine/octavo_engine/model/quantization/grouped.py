@@ -7,6 +7,7 @@ dequantize the weight, which is the reference for kernels that multiply codes (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -56,18 +57,25 @@ class Grouped(WeightOnly):
     """Whether groups begin at each rank's first column: for weights that are quantized while they are loaded."""
     table: tuple[float, ...] | None = None
     """The value of each code; None: the code itself less the zero."""
+    fewer_bits: int | None = None
+    """The bits of a code in a checkpoint's words if they are fewer than in memory: 2 or 3."""
+
+    @property
+    def stored_bits(self) -> int:
+        """The bits of a code in a checkpoint's words."""
+        return self.fewer_bits or self.bits
 
     @property
     def row_alignment(self) -> int:
         """Ranks have complete words of zeros."""
-        return WORD_BITS // self.bits if self.has_zeros else 1
+        return codes_of_words(self.stored_bits) if self.has_zeros else 1
 
     @property
     def column_alignment(self) -> int:
         """Ranks have complete groups and words; with act-order all groups of their rows."""
         if self.ranks_cut_anywhere:
             return 8 // self.bits
-        codes = WORD_BITS // self.bits
+        codes = codes_of_words(self.stored_bits)
         return codes if self.act_order or self.group_size is None else max(codes, self.group_size)
 
     def groups(self, columns: int) -> int:
@@ -195,6 +203,12 @@ def looked_up(numbers: tuple[float, ...], codes: Tensor) -> Tensor:
 
 def _rows_of_a_piece(columns: int) -> int:
     return max(1, _PIECE // columns)
+
+
+def codes_of_words(bits: int) -> int:
+    """Return the number of codes with which a word ends; those of 3 bits, of which a word may have a part, take three
+    words."""
+    return WORD_BITS // math.gcd(WORD_BITS, bits)
 
 
 def unpack(stored: Tensor, bits: int) -> Tensor:

@@ -70,8 +70,8 @@ class INT8(WeightOnly):
         (piece,) = scales.pieces
         write_them = _write_largest if self.largest_is_stored else write_scales
         yield replace(scales, squeezed=True, pieces=(replace(piece, fill=write_them),))
-        if self.largest_is_stored:
-            yield ignored(f"{projection.name}.weight_format")
+        for other in ("weight_format",) if self.largest_is_stored else ("input_scale", "input_zero_point"):
+            yield ignored(f"{projection.name}.{other}")
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
@@ -94,13 +94,13 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group(group: Fields, weights: Fields) -> INT8:
-    """Read llm-compressor's `int-quantized` weights with a scale for each channel."""
+    """Read llm-compressor's `int-quantized` weights with a scale for each channel; activations are not quantized,
+    whatever the group says of them."""
     kind = weights.integer("num_bits", 0, 64, default=8), weights.text("type", default="int")
     if kind != (8, "int") or weights.text("strategy", default="?") != "channel":
         raise unsupported(group, "compressed-tensors of integers other than of 8 bits with a scale for each channel")
-    inputs = group.mapping("input_activations")
-    if not weights.boolean("symmetric", True) or (inputs is not None and not inputs.boolean("dynamic", False)):
-        raise unsupported(group, "compressed-tensors of integers with zero points or static scales of activations")
+    if not weights.boolean("symmetric", True):
+        raise unsupported(group, "compressed-tensors of integers of 8 bits with zero points")
     return INT8(online=False)
 
 

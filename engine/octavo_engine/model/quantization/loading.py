@@ -22,7 +22,7 @@ def quantize_into(
     step = max(1, _PIECE // values.shape[1])
     for first in range(0, len(values), step):
         part = values[first : first + step].to(weight.device)
-        place = rows[first : first + step] if isinstance(rows, Tensor) else _consecutive(rows, first, len(part))
+        place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(part))
         for target, found in zip((weight, *others), quantize(part), strict=True):
             write(target, place, found)
 
@@ -40,5 +40,6 @@ def check_scales(values: Tensor, least: float = 0) -> None:
         raise ValueError(f"has {int(wrong.sum())} scales that are not positive numbers, such as {values[wrong][0]:g}")
 
 
-def _consecutive(rows: slice, first: int, count: int) -> slice:
+def consecutive(rows: slice, first: int, count: int) -> slice:
+    """Return `count` of these rows, from number `first` on."""
     return slice(rows.start + first, rows.start + first + count)

@@ -1,4 +1,4 @@
-"""compressed-tensors' `pack-quantized` (llm-compressor's W4A16 and W8A16): 4 or 8 bits, scales by group or channel.
+"""compressed-tensors' `pack-quantized` (llm-compressor's W4A16, W4A8, W8A16): 4 or 8 bits, scales by group or channel.
 
 `weight_packed` int32 [out, in / codes], each word of consecutive columns with the first one lowest; `weight_scale`
 [out, groups]; where it is asymmetric `weight_zero_point` int32 [out / codes, groups]. Signed numbers and zeros are
@@ -26,12 +26,12 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
         yield zeros_by_rows(method, f"{name}_zero_point", weights, projection)
     yield column_groups(method, f"{name}_g_idx", weights, projection)
     yield ignored(f"{name}_shape")
+    for other in ("input_scale", "input_zero_point"):
+        yield ignored(f"{projection.name}.{other}")
 
 
 def _group(group: Fields, weights: Fields) -> Grouped:
-    """Read weights of 4 or 8 bits; UnsupportedError if activations are quantized, too."""
-    if group.values.get("input_activations"):
-        raise unsupported(group, "compressed-tensors (pack-quantized) with quantized activations")
+    """Read weights of 4 or 8 bits; activations are not quantized, whatever the group says of them (W4A8)."""
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="int")
     if bits not in (4, 8) or kind != "int":
         raise unsupported(

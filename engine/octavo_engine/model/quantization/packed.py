@@ -1,4 +1,4 @@
-"""Unpacks codes of 4 or 8 bits from 32-bit words, as GPTQ, AWQ and compressed-tensors store them.
+"""Unpacks codes of 2, 3, 4 or 8 bits from 32-bit words, as GPTQ, AWQ and compressed-tensors store them.
 
 Each function is the `fill` of a `Piece`; ValueError says what is wrong with a tensor's numbers.
 """
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Piece, Rows, Span, plain, write
-from octavo_engine.model.quantization.grouped import WORD_BITS, Grouped, pack
+from octavo_engine.model.quantization.grouped import WORD_BITS, Grouped, codes_of_words, pack
 from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.loading import consecutive
 
 INTEGERS = ("I32",)
 _WORDS = 1 << 17
@@ -22,9 +23,11 @@ _WORDS = 1 << 17
 
 
 def codes_by_columns(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
-    """Describe words [out, in / codes] of consecutive columns, the first one lowest: the same bytes as in memory."""
-    stored, columns = projection.stored_rows, projection.columns.by(WORD_BITS // method.bits)
-    piece = Piece(weights.weight[projection.rows], (stored.slice, columns.slice), _write_words, projection.order)
+    """Describe words [out, in / codes] of consecutive columns, the first one lowest: bytes as in memory, unless
+    codes have more bits there."""
+    stored, columns = projection.stored_rows, _words(projection.columns, method.stored_bits)
+    fill = _write_words if method.fewer_bits is None else partial(_write_wider, method.fewer_bits, method.bits)
+    piece = Piece(weights.weight[projection.rows], (stored.slice, columns.slice), fill, projection.order)
     return CheckpointTensor(name=name, shape=(stored.total, columns.total), pieces=(piece,), types=INTEGERS)
 
 
@@ -51,9 +54,10 @@ def zeros_by_rows(
     has borrowed from the next one.
     """
     target, groups = cast("Tensor", weights.zero)[projection.rows], group_span(method, projection)
-    places = places or tuple(range(WORD_BITS // method.bits))
-    ones = sum(1 << (place * method.bits) for place in places) if less_one else 0
-    return _by_rows(method, name, target, projection, groups, partial(_unpack_rows, method.bits, places, ones))
+    bits = method.stored_bits
+    places = places or tuple(range(WORD_BITS // bits))
+    ones = sum(1 << (place * bits) for place in places) if less_one else 0
+    return _by_rows(method, name, target, projection, groups, partial(_unpack_rows, bits, places, ones))
 
 
 def scales(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
@@ -106,31 +110,65 @@ def group_span(method: Grouped, projection: Projection) -> Span:
 def _by_rows(
     method: Grouped, name: str, target: Tensor, projection: Projection, columns: Span, fill: Fill
 ) -> CheckpointTensor:
-    codes, stored = WORD_BITS // method.bits, projection.stored_rows
+    codes, stored = codes_of_words(method.stored_bits), projection.stored_rows
     if stored.start % codes or stored.size % codes:
         raise ModelLoadError(
             f"{name}: words hold {codes} rows each, and a rank would have rows {stored.start} to "
             f"{stored.start + stored.size}; take a smaller --tensor-parallel-size"
         )
-    words = stored.by(codes)
-    piece = Piece(target, (words.slice, columns.slice), partial(_fill_all_words, fill, projection.order))
+    words = _words(stored, method.stored_bits)
+    fill_all = partial(_fill_all_words, method.stored_bits, fill, projection.order)
+    piece = Piece(target, (words.slice, columns.slice), fill_all)
     return CheckpointTensor(name=name, shape=(words.total, columns.total), pieces=(piece,), types=INTEGERS)
 
 
-def _fill_all_words(fill: Fill, order: Tensor | None, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+def _words(codes: Span, bits: int) -> Span:
+    """Return the span of the words of these codes."""
+    return codes.by(codes_of_words(bits)).times(codes_of_words(bits) * bits // WORD_BITS)
+
+
+def _fill_all_words(
+    bits: int,
+    fill: Fill,
+    order: Tensor | None,
+    target: Tensor,
+    rows: Rows,  # noqa: ARG001
+    values: Tensor,
+) -> None:
     """Call `fill` for the rows of all words, part by part; `rows` counts words."""
-    codes = len(target) // max(1, len(values))
-    step = max(1, _WORDS // values.shape[1])
+    step = max(1, _WORDS // bits // values.shape[1]) * bits  # complete words of 3 bits
     for first in range(0, len(values), step):
         part = values[first : first + step]
-        place = slice(first * codes, (first + len(part)) * codes)
+        place = slice(first * WORD_BITS // bits, (first + len(part)) * WORD_BITS // bits)
         fill(target, place if order is None else order[place].to(target.device), part.to(target.device))
 
 
 def _unpacked(bits: int, places: tuple[int, ...], words: Tensor) -> Tensor:
-    """Return codes uint8 [n * codes, columns] of words [n, columns]."""
+    """Return codes uint8 [n * 32 / bits, columns] of words [n, columns]."""
+    if bits == 3:
+        return _codes(bits, words.t()).t()
     shifts = torch.tensor(places, dtype=torch.int32, device=words.device).mul_(bits).view(1, -1, 1)
     return (words.unsqueeze(1) >> shifts).bitwise_and_(2**bits - 1).to(torch.uint8).flatten(0, 1)
+
+
+def _codes(bits: int, words: Tensor) -> Tensor:
+    """Return codes uint8 [rows, n * 32 / bits] of words [rows, n], of which a code may begin in one and end in the
+    next."""
+    begin = torch.arange(words.shape[1] * WORD_BITS // bits, device=words.device) * bits
+    word, shift = begin // WORD_BITS, begin % WORD_BITS
+    unsigned = words.long() & 2**WORD_BITS - 1
+    following = unsigned.roll(-1, dims=1)
+    pairs: Tensor = unsigned[:, word] >> shift | following[:, word] << (WORD_BITS - shift)
+    return pairs.bitwise_and_(2**bits - 1).to(torch.uint8)
+
+
+def _write_wider(bits: int, more: int, target: Tensor, rows: Rows, words: Tensor) -> None:
+    """Write codes of `bits` in `more` bits."""
+    step = max(1, _WORDS // words.shape[1])
+    for first in range(0, len(words), step):
+        part = words[first : first + step].to(target.device)
+        place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(part))
+        write(target, place, pack(_codes(bits, part), more))
 
 
 def _unpack_rows(bits: int, places: tuple[int, ...], added: int, target: Tensor, rows: Rows, words: Tensor) -> None:
