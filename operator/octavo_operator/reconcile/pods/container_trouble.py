@@ -96,14 +96,14 @@ def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[
     """Return the problem of a container that spec.podTemplate or an admission webhook has added."""
     name, code, words = container.get("name"), terminated.get("exitCode", -1), terminated.get("message") or ""
     killed = ", killed for exceeding its memory limit" if terminated.get("reason") == "OOMKilled" else ""
-    said = f": {last_words(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"
-    return Problem(Reason.CRASH_LOOP, f"container {name} of pod {pod} ended with exit code {code}{killed}{said}")
+    ending = f": {last_words(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"
+    return Problem(Reason.CRASH_LOOP, f"container {name} of pod {pod} ended with exit code {code}{killed}{ending}")
 
 
 def last_words(message: str) -> str:
     """Return the end of a termination message, in one line: the engine's own last sentence, if it got that far."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(_OWN_WORDS)]
-    if said:
-        return said[-1][-_LAST_WORDS:]
+    own = [line for line in lines if line.startswith(_OWN_WORDS)]
+    if own:
+        return own[-1][-_LAST_WORDS:]
     return " / ".join(lines[-3:])[-_LAST_WORDS:]

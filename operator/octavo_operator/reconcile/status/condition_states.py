@@ -59,8 +59,8 @@ def _ready(facts: Facts) -> ConditionState:
 
 
 def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
-    reason, said = _served_by(facts, ready)
-    return (facts.misled.reason, f"{said}; {facts.misled.message}") if facts.misled else (reason, said)
+    reason, message = _served_by(facts, ready)
+    return (facts.misled.reason, f"{message}; {facts.misled.message}") if facts.misled else (reason, message)
 
 
 def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
@@ -109,8 +109,8 @@ def _degraded(facts: Facts) -> ConditionState:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
-    said = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
-    conflict = None if said else result.conflict
+    repeated = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
+    conflict = None if repeated else result.conflict
     kinds = (  # the worst first: it gives the reason
         *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, conflict),
         *(facts.overruled, adapters, *facts.outside),

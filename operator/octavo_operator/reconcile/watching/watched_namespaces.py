@@ -122,7 +122,7 @@ class WatchedNamespaces:
             return {(namespace, LLMSERVICE): why}
         others = [kind for kind in kinds if kind is not LLMSERVICE]
         answers = await asyncio.gather(*(self._why_not(cluster, kind, namespace) for kind in others))
-        return {(namespace, kind): said for kind, said in zip(others, answers, strict=True) if said}
+        return {(namespace, kind): why for kind, why in zip(others, answers, strict=True) if why}
 
     async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
         which, of_all = (namespace, kind), False
