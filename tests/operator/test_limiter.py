@@ -100,6 +100,8 @@ async def test_a_request_without_an_answer_says_what_may_hang_and_holds_back_no_
         with pytest.raises(ApiError, match=r"no answer to PATCH /apis/x within 0 s.* webhook may hang") as found:
             await server.request("PATCH", "/apis/x", {}, seconds=0.1)
         assert found.value.transient
+        with pytest.raises(ApiError, match=r"no answer to GET /apis/x within 0 s$"):
+            await server.request("GET", "/apis/x", seconds=0.1)
         async with asyncio.timeout(0.5):
             await server.limiter.wait()
         await server.close()

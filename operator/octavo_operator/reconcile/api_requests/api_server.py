@@ -120,8 +120,9 @@ class ApiServer:
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
         except TimeoutError:  # of this request alone: others are not held back
-            message = f"the API server gave no answer to {method} {path} within {seconds:.0f} s{_WEBHOOKS}"
-            raise ApiError(0, "NoAnswer", message) from None
+            message = f"the API server gave no answer to {method} {path} within {seconds:.0f} s"
+            hint = "" if method == "GET" else _WEBHOOKS  # admission is not asked about what is only read
+            raise ApiError(0, "NoAnswer", message + hint) from None
         except (aiohttp.ClientError, OSError) as error:
             self.limiter.answered(0, None)
             message = str(error) or type(error).__name__
