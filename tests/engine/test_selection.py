@@ -435,6 +435,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "torchao's embeddings": ({**FORMATS["torchao_int8"][1], "include_input_output_embeddings": True}, "include_input"),
     "groups of 64": ({**FORMATS["nvfp4"][1], "config_groups": {"g": {"targets": ["Linear"],
         "weights": {"num_bits": 4, "type": "float", "group_size": 64}}}}, "floats of 4 bits in groups of 16"),
+    "no method": ({"w_bit": 4, "q_group_size": 128}, "quantization_config has no quant_method"),
     "huge blocks": ({"quant_method": "fp8", "weight_block_size": [10**30, 128]}, "is not the rows and columns of a"),
     "overridden": ({**FORMATS["gptq"][1], "dynamic": {"+:.*up": {"bits": 3}}}, "gptq with 3 bits"),
 }  # fmt: skip

@@ -174,7 +174,7 @@ WRONG = {
     "half turned": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
     "eos in words": ({"eos_token_id": "end"}, "eos_token_id 'end' is neither a whole number nor a list"),
     "quantized": ({"quantization_config": {"quant_method": "aqlm"}}, "quantized (aqlm)"),
-    "quantized somehow": ({"quantization_config": {}}, "quantized (?), which this version of Octavo does not support"),
+    "quantized somehow": ({"quantization_config": {}}, "quantization_config has no quant_method"),
     "e5m2": ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "fp8 weights of another form than e4m3"),
     "no blocks": (
         {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64]}},

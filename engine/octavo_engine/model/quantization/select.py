@@ -35,8 +35,10 @@ def read_quantization(fields: Fields) -> Quantization | None:
 
 
 def _read(config: Fields) -> Quantization:
-    old = "bitsandbytes" if config.has("load_in_8bit") or config.has("load_in_4bit") else "?"  # it wrote no method
+    old = "bitsandbytes" if config.has("load_in_8bit") or config.has("load_in_4bit") else ""  # it wrote no method
     name = config.text("quant_method", default=old)
+    if not name:
+        raise unsupported(config, "quantization_config has no quant_method, which says how the weights are stored")
     if name == "compressed-tensors":
         return read_compressed_tensors(config, dict(chain(*(scheme.groups.items() for scheme in _SCHEMES))))
     readers = [scheme.readers[name] for scheme in _SCHEMES if name in scheme.readers]
