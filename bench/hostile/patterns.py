@@ -1,4 +1,4 @@
-"""Patterns, schemas and grammars that are short, but take seconds to check or to compile."""
+"""Patterns, schemas and grammars that take long to check or to compile, most of them short."""
 
 from __future__ import annotations
 
@@ -40,6 +40,18 @@ def patterns_of_one_text(number: int) -> dict[str, Any]:
     return _chat(guided_json={"type": "string", "allOf": patterns})
 
 
+def nearly_too_slow(number: int) -> dict[str, Any]:
+    """Return a chat with a valid schema of 1,300 properties, which takes most of the time that a grammar may take."""
+    properties = {f"property_{number}_{each}": {"type": "string", "minLength": each} for each in range(1300)}
+    return _chat(guided_json={"type": "object", "properties": properties, "required": list(properties)})
+
+
+def long_numbers(number: int) -> dict[str, Any]:
+    """Return a chat with a schema of 5,000 bounds of 17 digits, which have to be rounded."""
+    bounds = [{"type": "number", "minimum": each + number + 0.12345678901234567} for each in range(5000)]
+    return _chat(guided_json={"prefixItems": bounds, "type": "array", "items": False})
+
+
 _SLOW = (large_classes, pattern_properties, intersected, patterns_of_one_text)
 
 
@@ -62,5 +74,7 @@ PATTERNS: dict[str, Attack] = {
     "300 patterns of names in a schema (H)": posts(_CHAT, pattern_properties),
     "200 intersected regular expressions (G)": posts(_CHAT, intersected),
     "30 patterns of one text in a schema (H)": posts(_CHAT, patterns_of_one_text),
+    "schemas that take nearly too long (H)": posts(_CHAT, nearly_too_slow),
+    "schemas of long numbers (H)": posts(_CHAT, long_numbers),
     "patterns and schemas, from clients that wait as told (G, H)": patient,
 }
