@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 from openai import BadRequestError, OpenAI
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.formats.argument_forms import arguments_of, takes_anything
 from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
@@ -292,6 +293,9 @@ def test_arguments_are_an_object_whatever_else_the_schema_allows(tokenizer: Toke
     request = prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
     expected = HERMES.calls([Tool("f", {"type": "object", "properties": {}})], "", several=True)
     assert request.sampling.grammar == structural_tag_grammar(expected)
+    # So it is where a model writes arguments one by one.
+    assert [*arguments_of(Tool("f", {**schema, "properties": {"a": {}}}))] == [("a", {}, False)]
+    assert takes_anything(Tool("f", {"type": ["null", "object"], "additionalProperties": True}))
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -371,8 +371,9 @@ def test_the_config_map_says_which_client_is_admitted() -> None:
     assert not anyone.admits({})
     with pytest.raises(NoAggregationError, match="--requestheader-client-ca-file"):
         FrontProxy.of(None)
-    with pytest.raises(NoAggregationError, match="delete the ConfigMap"):
-        FrontProxy.of({"data": {**data, "requestheader-allowed-names": "front-proxy"}})
+    for names in ("front-proxy", '""', "{}", '"abc"', "[1]"):  # an empty list would admit anyone
+        with pytest.raises(NoAggregationError, match="delete the ConfigMap"):
+            FrontProxy.of({"data": {**data, "requestheader-allowed-names": names}})
 
 
 class FrontProxyMap:

@@ -144,7 +144,14 @@ TROUBLES = [
     ),
     (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
     (waiting("ImagePullBackOff", "back-off pulling"), Reason.PULL_FAILED, "cannot pull"),
-    (waiting("ErrImagePull", "token: 401 Unauthorized"), Reason.PULL_FAILED, "Secrets in spec.engine.imagePullSecrets"),
+    *(
+        (waiting("ErrImagePull", said), Reason.PULL_FAILED, "Secrets in spec.engine.imagePullSecrets")
+        for said in (
+            "token: 401 Unauthorized",
+            "unauthorized: authentication required",
+            "denied: requested access to the resource is denied",
+        )
+    ),
     *(
         (waiting("CreateContainerConfigError", said), reason, said)
         for said, reason in (

@@ -246,8 +246,9 @@ def test_formats_are_exact_wherever_they_stand(schema: dict[str, Any], text: str
     [
         ({"type": "integer", "minimum": 2**53 + 1}, 2**53, False),
         ({"type": "integer", "minimum": 2**53 + 1}, 2**53 + 2, True),
+        ({"type": "integer", "maximum": 2**63 - 1}, 2**63 - 1, True),
         ({"type": "integer", "maximum": 2**63 - 1}, 2**63, False),
-        ({"type": "integer", "maximum": 2**63 - 1}, 2**62, True),
+        ({"type": "integer", "maximum": 2**62 + 1}, 2**62 + 1, False),
         ({"type": "integer", "exclusiveMaximum": -(2**53) - 1}, -(2**53) - 1, False),
         ({"items": {"type": "number", "minimum": 0.30000000000000004}}, [0.3], False),
         ({"items": {"type": "number", "minimum": 0.30000000000000004}}, [0.31], True),
@@ -258,6 +259,10 @@ def test_formats_are_exact_wherever_they_stand(schema: dict[str, Any], text: str
 def test_numbers_are_exact_or_bounds_allow_less(schema: dict[str, Any], value: Any, taken: bool) -> None:
     """llguidance reads numbers as 64-bit floats: under a minimum of 2**53 + 1 it allowed 2**53."""
     assert takes(LLTokenizer("byte"), schema, value) == taken
+
+
+def test_a_bound_is_never_rounded_to_infinity() -> None:
+    assert "Infinity" not in json_schema_grammar({"type": "number", "minimum": 1.7976931348623157e308})
 
 
 @pytest.mark.parametrize("bound", [10**400, int(float.fromhex("0x1.fffffffffffffp+1023")) + 1], ids=["1e400", "max"])

@@ -22,6 +22,8 @@ _DIGITS = 15
 """Every decimal number of so many digits is written as it was read."""
 _LARGEST = 1 << 53
 """The integers up to here are exact."""
+_INT64 = (1 << 63) - 1
+"""llguidance's integers end here, so this usual bound is exact too."""
 
 
 class InexactNumberError(ValueError):
@@ -70,8 +72,11 @@ def _is_exact(value: Any) -> bool:
 
 def _rounded(value: int | float, direction: str) -> int | float:
     """Return a near number that is exact, in the direction in which the bound allows less."""
+    if value == _INT64:
+        return value
     if isinstance(value, float):
-        return float(Context(prec=_DIGITS, rounding=direction).create_decimal(repr(value)))
+        near = float(Context(prec=_DIGITS, rounding=direction).create_decimal(repr(value)))
+        return near if math.isfinite(near) else value
     up = direction == ROUND_CEILING
     try:
         near = float(value)

@@ -29,7 +29,12 @@ class FrontProxy:
     @classmethod
     def of(cls, config_map: Mapping[str, Any] | None) -> FrontProxy:
         """Read the settings from the ConfigMap; NoAggregationError if they are missing."""
-        data = (config_map or {}).get("data") or {}
+        if config_map is None:
+            raise NoAggregationError(
+                f"there is no ConfigMap {NAMESPACE}/{CONFIG_MAP}: an API server that was started with "
+                "--requestheader-client-ca-file makes it, also after someone has deleted it"
+            )
+        data = config_map.get("data") or {}
         authority = data.get("requestheader-client-ca-file")
         if not authority:
             raise NoAggregationError(
@@ -38,12 +43,15 @@ class FrontProxy:
             )
         names = data.get("requestheader-allowed-names") or "[]"
         try:
-            return cls(authority, frozenset(json.loads(names)))
-        except (ValueError, TypeError):
+            found = json.loads(names)
+        except ValueError:
+            found = None
+        if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
             raise NoAggregationError(
                 f"ConfigMap {NAMESPACE}/{CONFIG_MAP} has requestheader-allowed-names {names[:200]!r}, which is no list "
                 "of names in JSON: delete the ConfigMap, and the API server makes it again within a minute"
-            ) from None
+            )
+        return cls(authority, frozenset(found))
 
     def context(self) -> ssl.SSLContext:
         """Return a server's context that checks client certificates, where a client has one."""

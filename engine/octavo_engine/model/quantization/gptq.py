@@ -89,7 +89,9 @@ def gptq_method(config: Fields) -> Grouped:
         raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are supported")
     if bits == 3 and layout == "gptq":
         raise unsupported(
-            config, "gptq with 3 bits in the format gptq, where tools disagree about zeros; gptq_v2 is supported"
+            config,
+            "gptq with 3 bits in the format gptq, where tools disagree about zeros; gptq_v2 (of AutoRound "
+            "packing_format auto_round:gptqmodel) is supported",
         )
     for field in ("adapter", "lora", "rotation", "activation"):
         if config.values.get(field):

@@ -164,7 +164,7 @@ def _codes(bits: int, words: Tensor) -> Tensor:
 
 def _write_wider(bits: int, more: int, target: Tensor, rows: Rows, words: Tensor) -> None:
     """Write codes of `bits` in `more` bits."""
-    step = max(1, _WORDS // words.shape[1])
+    step = max(1, _WORDS * bits // WORD_BITS // words.shape[1])  # each code of a word takes eight bytes meanwhile
     for first in range(0, len(words), step):
         part = words[first : first + step].to(target.device)
         place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(part))

@@ -36,7 +36,7 @@ _MOST_COPIED = 1 << 17
 
 def takes_anything(tool: Tool) -> bool:
     """Return whether the schema of a tool says only that it takes any arguments."""
-    schema = {"type": "object", **tool.parameters}
+    schema = {**tool.parameters, "type": "object"}
     return schema.keys() == {"type", "additionalProperties"} and schema["additionalProperties"] in (True, {})
 
 
@@ -47,11 +47,11 @@ def arguments_of(tool: Tool) -> Iterator[tuple[str, Any, bool]]:
     """
     if tool.lark:
         raise NoFormError(f"the input of {tool.name} follows a Lark grammar")
-    schema = {"type": "object", **tool.parameters}
+    schema = {**tool.parameters, "type": "object"}
     listed, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(listed, Mapping) or not schema.keys() <= LISTING | {"additionalProperties"}:
         raise NoFormError(f"the schema of {tool.name} does more than list properties")
-    if schema["type"] != "object" or not names_within(required, listed):
+    if not names_within(required, listed):
         raise NoFormError(f"the schema of {tool.name} demands what its properties do not list")
     if not listed and schema.get("additionalProperties", False) is not False:
         raise NoFormError(f"the schema of {tool.name} allows arguments of any name")

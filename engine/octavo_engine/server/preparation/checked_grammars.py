@@ -28,6 +28,7 @@ class CheckedGrammars:
             del self._numbers[next(iter(self._numbers))]
 
     def untold(self, worker: object) -> list[bytes]:
-        """Return the digests that were added since the last call for this worker."""
+        """Return the digests that were added since the last call for this worker, the newest at the end."""
         told, self._told[worker] = self._told.get(worker, 0), self._last
-        return [*takewhile(lambda digest: self._numbers[digest] > told, reversed(self._numbers))]
+        newest_first = takewhile(lambda digest: self._numbers[digest] > told, reversed(self._numbers))
+        return [*newest_first][::-1]

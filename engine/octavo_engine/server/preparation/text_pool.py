@@ -145,6 +145,8 @@ class _Turn:
     """Whether the task may take long."""
     began: float
     """When it began (monotonic seconds)."""
+    grammar_share: float
+    """The share of the usual CPU time that a new grammar may take."""
 
 
 class TextPool:
@@ -218,8 +220,7 @@ class TextPool:
     def _paused(self, key: str) -> RefusedError:
         """Return the error of a request whose grammar is not compiled now."""
         detail = "grammars took too long to compile, so that new ones may not take as long for some seconds"
-        wait = math.ceil(self._slow_grammars.seconds_left(key)) or 1
-        return RefusedError(429 if self._several_keys() else 503, "slow_grammars", detail, wait)
+        return RefusedError(429, "slow_grammars", detail, math.ceil(self._slow_grammars.seconds_left(key)) or 1)
 
     def _check_room(self, key: str) -> None:
         """Raise RefusedError if too many requests of this key, or of all keys, wait to be prepared."""
@@ -243,9 +244,10 @@ class TextPool:
             if long:
                 self._long_turns.release(key, None)
             raise
-        turn = _Turn(key, long, time.monotonic())
+        # Clients without keys are not told apart, so that none may have others' grammars refused.
+        share = self._slow_grammars.share(key) if self._several_keys() else 1.0
+        turn = _Turn(key, long, time.monotonic(), share)
         try:
-            share = self._slow_grammars.share(key, alone=not self._several_keys())
             checked = self._checked_grammars.untold(worker) if long else []  # a task with a grammar is long
             data = encode(Task(job, engine, body, share, checked))
         except BaseException:  # a MemoryError, as the task is copied
@@ -290,7 +292,8 @@ class TextPool:
             worker.kill()
             self._spawn(self._start_worker_again(turn))
             raise
-        if isinstance(result, Rejected) and result.code in (SLOW_GRAMMAR, GRAMMAR_NOT_CHECKED):
+        # A grammar that was not compiled at all, as after two slow ones, does not count: the pause would never end.
+        if isinstance(result, Rejected) and result.code in (SLOW_GRAMMAR, GRAMMAR_NOT_CHECKED) and turn.grammar_share:
             self._slow_grammars.add(turn.key)
         if isinstance(result, Prepared) and result.grammar:
             self._checked_grammars.add(result.grammar)

@@ -13,7 +13,9 @@ from octavo_operator.render.container import CONTAINER
 from octavo_operator.render.fetch import FETCH
 
 _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
-_NOT_AUTHORIZED = re.compile("401 Unauthorized|403 Forbidden|pull access denied|authorization failed")
+_NOT_AUTHORIZED = re.compile(
+    r"\bunauthorized\b|403 \(?forbidden|access (to the resource is )?denied|authorization failed", re.IGNORECASE
+)
 _CREDENTIALS = (
     "; if that registry wants credentials, see whether the Secrets in spec.engine.imagePullSecrets have them, and "
     "exist (kubectl get secrets): the kubelet leaves out one that does not"

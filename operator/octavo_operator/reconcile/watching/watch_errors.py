@@ -35,8 +35,9 @@ def sentence_of(error: BaseException) -> str:
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    """Return True if a record of kopf is to be logged."""
-    return not (record.exc_info and is_expected(record.exc_info[1]))
+    """Return True if a record is to be logged; asyncio's are left out only if they are of a task of kopf's."""
+    expected = record.exc_info is not None and is_expected(record.exc_info[1])
+    return not expected or (record.name == "asyncio" and "/kopf/" not in record.getMessage())
 
 
 def _is_no_failed_assertion(record: logging.LogRecord) -> bool:
