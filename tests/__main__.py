@@ -1,10 +1,10 @@
-"""`make test`: runs all tests in five pytest processes at once, two of which have a cluster.
+"""`make test`: runs all tests in four pytest processes at once, two of which have a cluster.
 
 The cluster tests mostly wait for pods, and the others compute on two cores meanwhile, so that the total time is little
-more than theirs. The others wait too, for servers that they start, so three of their processes use two cores better
-than two do. They have a lower priority, so that no pod's start waits for them. The output of a process is printed when
-those before it have ended. The reasons of failures and the summaries of all processes are printed last, because CI
-keeps the end of a long output. Arguments are passed to all processes. The exit code is 0 only if all succeeded.
+more than theirs. Those others have a lower priority, so that no pod's start waits for them. The output of a process is
+printed when those before it have ended. The reasons of failures and the summaries of all processes are printed last,
+because CI keeps the end of a long output. Arguments are passed to all processes. The exit code is 0 only if all
+succeeded.
 """
 
 import os
@@ -19,15 +19,15 @@ from tests.browser import ensure_browser
 from tests.cluster.build import HELM, VERSITYGW, ensure_built
 from tests.cluster.errors import ClusterError
 
-ENGINE, KERNELS, CLUSTER = "tests/engine", "tests/kernels", "tests/cluster"
+ENGINE, CLUSTER = "tests/engine", "tests/cluster"
 FIRST_CLUSTER = [
     f"{CLUSTER}/test_{name}.py"
     for name in ("llmservice_life", "llmservice_models", "llmservice_autoscaling", "llmservice_upgrade")
 ]
 """In these modules real engines load a model; they take half of the time of all cluster tests."""
 
-FIRST_LATER = "test_fetch"
-"""The engine's modules from this name on, and the kernels', take as much CPU time as those before them."""
+FIRST_MOVED = "test_spec"
+"""The engine's modules from this name on run with the rest, so that both processes end at about the same time."""
 
 MOST_REASONS = 100
 """Lines about failures that are repeated of each process."""
@@ -35,12 +35,14 @@ MOST_REASONS = 100
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
-    later = [str(module) for module in sorted(Path(ENGINE).glob("test_*.py")) if module.name >= FIRST_LATER]
+    modules = sorted(Path(ENGINE).glob("test_*.py"))
+    moved = [module for module in modules if module.name >= FIRST_MOVED]
     computing = {
-        "the engine's first modules": [ENGINE, *(f"--ignore={module}" for module in later)],
-        "its later modules and the kernels": [*later, KERNELS],
-        "the rest without a cluster": ["tests", *(f"--ignore={folder}" for folder in (ENGINE, KERNELS, CLUSTER))],
-    }
+        "the engine": [ENGINE, *(f"--ignore={module}" for module in moved)],
+        "the rest without a cluster": [
+            "tests", f"--ignore={CLUSTER}", *(f"--ignore={module}" for module in modules if module not in moved),
+        ],
+    }  # fmt: skip
     if environment.get("TEST_KUBECONFIG"):
         return {**computing, "with the cluster": [CLUSTER]}
     second = [CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
