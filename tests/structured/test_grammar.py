@@ -18,12 +18,12 @@ from octavo_engine.structured import grammar_check
 from octavo_engine.structured.grammar import (
     GrammarError,
     choice_grammar,
+    exact_schema,
     json_schema_grammar,
     lark_grammar,
     regex_grammar,
 )
 from octavo_engine.structured.grammar_check import CheckImpossibleError, SlowGrammarError, check_grammar
-from octavo_engine.structured.schema_formats import with_exact_formats
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.structured.vocabulary import outline
 from octavo_engine.text.tokenizer import Tokenizer
@@ -292,7 +292,7 @@ def test_what_looks_like_a_format_is_left_alone() -> None:
         "properties": {"format": {"const": {"format": "date"}}, "const": {"format": "date"}},
         "default": {"format": "time"},
     }
-    exact = with_exact_formats(schema)
+    exact = json.loads(exact_schema(schema))
     assert exact["properties"]["format"] == schema["properties"]["format"] and exact["default"] == schema["default"]
     assert "pattern" in exact["properties"]["const"]
     with pytest.raises(GrammarError, match="banana"):

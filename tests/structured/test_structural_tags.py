@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from octavo_engine.structured.grammar import GrammarError, choice_grammar, json_schema_grammar, literal
+from octavo_engine.structured.grammar import GrammarError, choice_grammar, exact_schema_grammar, literal
 from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 
@@ -106,8 +106,8 @@ def test_any_character_may_stand_in_a_text() -> None:
 
 def test_triggers_share_the_rule_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schema is checked once, however many triggers lead to it; what grows beyond the limit ends at once."""
-    checked, written = Mock(wraps=json_schema_grammar), Mock(wraps=literal)
-    monkeypatch.setattr("octavo_engine.structured.structural_tags.json_schema_grammar", checked)
+    checked, written = Mock(wraps=exact_schema_grammar), Mock(wraps=literal)
+    monkeypatch.setattr("octavo_engine.structured.structural_tags.exact_schema_grammar", checked)
     monkeypatch.setattr("octavo_engine.structured.structural_tags.literal", written)
     tags = [tag("<call=f>", JSON, "</call>")]
     several = {**triggered(), "triggers": ["<", "<c", "<call"], "tags": tags}

@@ -15,7 +15,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
-from octavo_engine.structured.schema_formats import with_exact_formats
+from octavo_engine.schema_walk import changed_schema
+from octavo_engine.structured.schema_formats import with_exact_format
 from octavo_engine.structured.schema_numbers import with_exact_numbers
 
 MAX_CHARACTERS = 1 << 18
@@ -31,8 +32,8 @@ max_grammar_size allows 4,000 of the shortest alternatives (0.3 s). grammar_chec
 WHITESPACE = r"( |\n {0,32})"
 """The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
-_FORMAT = '"format"'
-_LONG_NUMBER = re.compile(r"[0-9.]{16}|[0-9][eE]")
+_MAY_BE_INEXACT = re.compile(r'"format"|[0-9.]{16}|[0-9][eE]')
+"""What is in the JSON text of each schema that `exact_schema` changes: a format, or a long number."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
@@ -50,17 +51,31 @@ def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) 
     Schemas are those of https://json-schema.org, draft 2020-12. With `compact`, JSON has no white space between tokens.
     Raises GrammarError if the schema is not valid, uses something that is not supported, or is too large.
     """
+    return exact_schema_grammar(exact_schema(schema), compact=compact)
+
+
+def exact_schema(schema: dict[str, Any] | str) -> str:
+    """Return the JSON text of a schema, narrowed where llguidance would allow values that the schema does not.
+
+    Raises GrammarError if that cannot be done, or the schema is too large.
+    """
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
+    if not _MAY_BE_INEXACT.search(text):
+        return text
     try:
-        if _FORMAT in text:
-            text = json.dumps(with_exact_formats(json.loads(text)))
-        if _LONG_NUMBER.search(text):
-            text = json.dumps(with_exact_numbers(json.loads(text)))
+        return json.dumps(changed_schema(json.loads(text), lambda each: with_exact_numbers(with_exact_format(each))))
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(str(error)) from None
+
+
+def exact_schema_grammar(text: str, *, compact: bool = False) -> str:
+    """Return the grammar of JSON that is valid under the text of a schema that `exact_schema` returned."""
+    try:
         return LLMatcher.grammar_from_json_schema(
             text, overrides={"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
         )
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GrammarError(_in_plain_words(str(error))) from None
 
 

@@ -23,32 +23,15 @@ _EXACT: Mapping[str, Mapping[str, Any]] = {
     "hostname": {"format": "hostname", "maxLength": 253},
 }
 """The keywords that replace each format."""
-VALUES = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are JSON that may look like a schema."""
-NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
 
 
-def with_exact_formats(schema: Any) -> Any:
-    """Return the same schema with narrower formats."""
-    if isinstance(schema, list):
-        return [with_exact_formats(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: _of_keyword(key, value) for key, value in schema.items()}
+def with_exact_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the same schema with a narrower format of its own; the schemas in it are left as they are."""
     kind = schema.get("format")
     if not isinstance(kind, str) or (exact := _EXACT.get(kind)) is None:
-        return found
-    del found["format"]
-    if not exact.keys() & found.keys():
-        return {**found, **exact}
-    others = found.get("allOf", [])
-    return {**found, "allOf": [*others, exact]} if isinstance(others, list) else schema  # llguidance refuses it
-
-
-def _of_keyword(key: str, value: Any) -> Any:
-    if key in VALUES:
-        return value
-    if key in NAMED and isinstance(value, dict):
-        return {name: with_exact_formats(each) for name, each in value.items()}
-    return with_exact_formats(value)
+        return schema
+    others = {key: value for key, value in schema.items() if key != "format"}
+    if not exact.keys() & others.keys():
+        return {**others, **exact}
+    all_of = others.get("allOf", [])
+    return {**others, "allOf": [*all_of, exact]} if isinstance(all_of, list) else schema  # llguidance refuses it

@@ -11,8 +11,6 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
-from octavo_engine.structured.schema_formats import NAMED, VALUES
-
 _ENFORCED = frozenset({"const", "enum"})
 _ROUNDED = {
     "minimum": ROUND_CEILING, "exclusiveMinimum": ROUND_CEILING, "maximum": ROUND_FLOOR, "exclusiveMaximum": ROUND_FLOOR
@@ -30,28 +28,15 @@ class InexactNumberError(ValueError):
     """Raised for a number that an answer could not have exactly."""
 
 
-def with_exact_numbers(schema: Any) -> Any:
-    """Return the same schema, whose bounds allow slightly less where they are not exact.
+def with_exact_numbers(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the same schema with bounds of its own that allow slightly less where they are not exact.
 
-    InexactNumberError if a value of `const` or `enum` is not exact.
+    InexactNumberError if a value of its `const` or `enum` is not exact.
     """
-    if isinstance(schema, list):
-        return [with_exact_numbers(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _of_keyword(key, value) for key, value in schema.items()}
-
-
-def _of_keyword(key: str, value: Any) -> Any:
-    if key in _ENFORCED:
-        _check(value)
-    if key in VALUES:
-        return value
-    if key in NAMED and isinstance(value, dict):
-        return {name: with_exact_numbers(each) for name, each in value.items()}
-    if key in _ROUNDED and not _is_exact(value):
-        return _rounded(value, _ROUNDED[key])
-    return with_exact_numbers(value)
+    for key in _ENFORCED & schema.keys():
+        _check(schema[key])
+    bounds = {key: _rounded(schema[key], _ROUNDED[key]) for key in _ROUNDED.keys() & schema.keys()}
+    return {**schema, **bounds}
 
 
 def _check(value: Any) -> None:
@@ -70,9 +55,9 @@ def _is_exact(value: Any) -> bool:
     return not isinstance(value, float) or not math.isfinite(value) or float(f"{value:.{_DIGITS}g}") == value
 
 
-def _rounded(value: int | float, direction: str) -> int | float:
-    """Return a near number that is exact, in the direction in which the bound allows less."""
-    if value == _INT64:
+def _rounded(value: Any, direction: str) -> Any:
+    """Return a bound, or a near number that is exact, in the direction in which the bound allows less."""
+    if _is_exact(value) or value == _INT64:
         return value
     if isinstance(value, float):
         near = float(Context(prec=_DIGITS, rounding=direction).create_decimal(repr(value)))

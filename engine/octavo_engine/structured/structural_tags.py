@@ -16,14 +16,13 @@ from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     WHITESPACE,
     GrammarError,
-    json_schema_grammar,
+    exact_schema,
+    exact_schema_grammar,
     literal,
     regex_grammar,
     with_ascii_digits,
     written_grammar,
 )
-from octavo_engine.structured.schema_formats import with_exact_formats
-from octavo_engine.structured.schema_numbers import InexactNumberError, with_exact_numbers
 
 _TEXT = r"/(.|\n)*/"
 
@@ -85,13 +84,9 @@ class _Rules:
         return " ".join([*(self.of(each, last=False) for each in most), self.of(end, last=last)])
 
     def _json(self, form: Mapping[str, Any]) -> str:
-        schema = {} if form["json_schema"] is True else form["json_schema"]
-        try:
-            exact = with_exact_numbers(with_exact_formats(schema))
-        except InexactNumberError as error:
-            raise GrammarError(str(error)) from None
-        rule = f"%json {json.dumps({**exact, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
-        return self._once(rule, lambda: json_schema_grammar(schema))
+        exact = exact_schema({} if form["json_schema"] is True else form["json_schema"])
+        rule = f"%json {json.dumps({**json.loads(exact), 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+        return self._once(rule, lambda: exact_schema_grammar(exact))
 
     def _marker(self, text: str) -> str:
         """Return a text as an expression: the control token of this text, if the model has one."""

@@ -7,15 +7,12 @@ from typing import Any
 
 from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.schema_walk import changed_schema
 
 LISTING = frozenset(
     {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
 )
 """Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
-_VALUES = {"const", "enum", "default", "examples"}
-"""Keywords whose values are no schemas."""
-_BY_NAME = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
-"""Keywords whose values are schemas by names, which may look like keywords."""
 
 
 def call_list_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
@@ -61,7 +58,7 @@ def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
     if schema.keys() <= LISTING and isinstance(names, Mapping) and names_within(schema.get("required", ()), names):
         schema["additionalProperties"] = False
     schema.pop("$id", None)  # its references would be looked for in the document of this name
-    return {key: _moved_keyword(key, value, pointer) for key, value in schema.items()}
+    return _moved(schema, pointer)
 
 
 def part_of_schema(part: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,18 +82,14 @@ def names_within(required: Any, names: Mapping[str, Any]) -> bool:
     return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
 
 
-def _moved(schema: Any, pointer: str) -> Any:
-    """Return a part of a schema that is moved to `pointer` of another one, with references to its root adjusted."""
-    if isinstance(schema, list):
-        return [_moved(each, pointer) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {key: _moved_keyword(key, value, pointer) for key, value in schema.items()}
+def _moved(schema: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+    """Return a schema that is moved to `pointer` of another one, with references to its root adjusted."""
 
+    def move(each: dict[str, Any]) -> dict[str, Any]:
+        target = each.get("$ref")
+        if isinstance(target, str) and (target == "#" or target.startswith("#/")):
+            return {**each, "$ref": f"#{pointer}{target[1:]}"}
+        return each
 
-def _moved_keyword(key: str, value: Any, pointer: str) -> Any:
-    if key == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
-        return f"#{pointer}{value[1:]}"
-    if key in _BY_NAME and isinstance(value, Mapping):
-        return {name: _moved(each, pointer) for name, each in value.items()}
-    return value if key in _VALUES else _moved(value, pointer)
+    moved: dict[str, Any] = changed_schema(schema, move)
+    return moved

@@ -1,0 +1,28 @@
+"""Changes each schema within a JSON schema, and leaves alone what only looks like a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are JSON that may look like a schema."""
+_BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
+
+
+def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
+    """Return a copy of a schema of draft 2020-12 in which `change` has replaced each schema, the inner ones first."""
+    if isinstance(schema, list):
+        return [changed_schema(each, change) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return change({key: _changed_keyword(key, value, change) for key, value in schema.items()})
+
+
+def _changed_keyword(key: str, value: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
+    if key in _VALUES:
+        return value
+    if key in _BY_NAME and isinstance(value, Mapping):
+        return {name: changed_schema(each, change) for name, each in value.items()}
+    return changed_schema(value, change)
