@@ -20,7 +20,7 @@ from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.quantization.grouped import pack, unpack
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
-from octavo_engine.model.quantization.loading import consecutive
+from octavo_engine.model.quantization.loading import in_parts
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
@@ -74,31 +74,42 @@ def _halves(raw: Tensor) -> Tensor:
     return raw.contiguous().view(torch.float16)
 
 
-def _nibbles(raw: Tensor) -> Tensor:
-    """Return the halves of bytes [..., n], all lower ones before all upper ones: [..., 2 * n]."""
-    return torch.cat((raw & 15, raw >> 4), dim=-1)
+def _fields(raw: Tensor, bits: int) -> Tensor:
+    """Return the numbers of so many bits in bytes [..., n], the lowest ones first: uint8 [..., 8 / bits, n]."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).unsqueeze(-1)
+    return (raw.unsqueeze(-2) >> shifts).bitwise_and_(2**bits - 1)
 
 
-def _fifth_bits(raw: Tensor) -> Tensor:
-    """Return 16 for each bit of bytes [..., 4] that is set, else 0: [..., 32]."""
-    return (raw.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).flatten(-2) << 4
+def _planes(raw: Tensor, bits: int) -> Tensor:
+    """Return the numbers of so many bits, the lowest ones of all bytes [..., n] first: [..., n * 8 / bits]."""
+    return _fields(raw, bits).flatten(-2)
+
+
+def _planes_of(size: int, raw: Tensor, bits: int) -> Tensor:
+    """Return the planes of each `size` bytes, one after the other: [..., n * 8 / bits]."""
+    return _planes(_by(raw, size), bits).flatten(-2)
+
+
+def _in_order(raw: Tensor, bits: int) -> Tensor:
+    """Return the numbers of so many bits, all of a byte [..., n] before those of the next: [..., n * 8 / bits]."""
+    return _fields(raw, bits).mT.flatten(-2)
 
 
 def _q4_0(raw: Tensor) -> Blocks:
-    return Blocks(_nibbles(raw[..., 2:]), _halves(raw[..., :2]))
+    return Blocks(_planes(raw[..., 2:], 4), _halves(raw[..., :2]))
 
 
 def _q4_1(raw: Tensor) -> Blocks:
-    return Blocks(_nibbles(raw[..., 4:]), _halves(raw[..., :2]), _halves(raw[..., 2:4]))
+    return Blocks(_planes(raw[..., 4:], 4), _halves(raw[..., :2]), _halves(raw[..., 2:4]))
 
 
 def _q5_0(raw: Tensor) -> Blocks:
-    codes = (_nibbles(raw[..., 6:]) | _fifth_bits(raw[..., 2:6])).to(torch.int8) - 16
+    codes = (_planes(raw[..., 6:], 4) | _in_order(raw[..., 2:6], 1) << 4).to(torch.int8) - 16
     return Blocks(codes, _halves(raw[..., :2]))
 
 
 def _q5_1(raw: Tensor) -> Blocks:
-    codes = (_nibbles(raw[..., 8:]) | _fifth_bits(raw[..., 4:8])).to(torch.int8)
+    codes = (_planes(raw[..., 8:], 4) | _in_order(raw[..., 4:8], 1) << 4).to(torch.int8)
     return Blocks(codes, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
 
 
@@ -114,50 +125,32 @@ def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
     return scale.to(torch.int8), minimum.to(torch.int8)
 
 
-def _halves_of_64(raw: Tensor) -> Tensor:
-    """Return codes [..., 256] of bytes [..., 128]; 32 bytes have 32 numbers in their lower halves, then 32 in the
-    upper."""
-    return _nibbles(_by(raw, 32)).flatten(-2)
-
-
-def _two_bits(raw: Tensor) -> Tensor:
-    """Return numbers of 2 bits [..., 4 * n] of bytes [..., n]; 32 bytes have 32 numbers in their lowest bits, then the
-    next 32."""
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
-    return (_by(raw, 32).unsqueeze(-2) >> shifts).bitwise_and_(3).flatten(-3)
-
-
 def _q2_k(raw: Tensor) -> Blocks:
     scale, minimum = (raw[..., :16] & 15).to(torch.int8), (raw[..., :16] >> 4).to(torch.int8)
-    codes = _two_bits(raw[..., 16:80]).to(torch.int8)
+    codes = _planes_of(32, raw[..., 16:80], 2).to(torch.int8)
     return Blocks(codes, scale, -minimum, _halves(raw[..., 80:82]), _halves(raw[..., 82:]))
 
 
 def _q3_k(raw: Tensor) -> Blocks:
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
-    upper = (raw[..., 104:108].unsqueeze(-2) >> shifts).bitwise_and_(3).flatten(-2) << 4
-    scale = (_nibbles(raw[..., 96:104]) | upper).to(torch.int8) - 32
-    third = (raw[..., :32].unsqueeze(-2) >> torch.arange(8, dtype=torch.uint8).unsqueeze(-1)).bitwise_and_(1) << 2
-    codes = (_two_bits(raw[..., 32:96]) | third.flatten(-2)).to(torch.int8) - 4
+    scale = (_planes(raw[..., 96:104], 4) | _planes(raw[..., 104:108], 2) << 4).to(torch.int8) - 32
+    codes = (_planes_of(32, raw[..., 32:96], 2) | _planes(raw[..., :32], 1) << 2).to(torch.int8) - 4
     return Blocks(codes, scale, None, _halves(raw[..., 108:]))
 
 
 def _q4_k(raw: Tensor) -> Blocks:
     scale, minimum = _six_bits(raw[..., 4:16])
-    return Blocks(_halves_of_64(raw[..., 16:]), scale, -minimum, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
+    return Blocks(_planes_of(32, raw[..., 16:], 4), scale, -minimum, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
 
 
 def _q5_k(raw: Tensor) -> Blocks:
     scale, minimum = _six_bits(raw[..., 4:16])
-    shifts = torch.arange(8, dtype=torch.uint8).unsqueeze(-1)
-    high = (raw[..., 16:48].unsqueeze(-2) >> shifts).bitwise_and_(1).flatten(-2) << 4
-    codes = (_halves_of_64(raw[..., 48:]) | high).to(torch.int8)
+    codes = (_planes_of(32, raw[..., 48:], 4) | _planes(raw[..., 16:48], 1) << 4).to(torch.int8)
     return Blocks(codes, scale, -minimum, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
 
 
 def _q6_k(raw: Tensor) -> Blocks:
-    low = _nibbles(_by(raw[..., :128], 64)).flatten(-2)
-    codes = (low | _two_bits(raw[..., 128:192]) << 4).to(torch.int8) - 32
+    low = _planes_of(64, raw[..., :128], 4)
+    codes = (low | _planes_of(32, raw[..., 128:192], 2) << 4).to(torch.int8) - 32
     return Blocks(codes, raw[..., 192:208].contiguous().view(torch.int8), None, _halves(raw[..., 208:]))
 
 
@@ -166,15 +159,13 @@ def _of_table(codes: Tensor) -> Tensor:
 
 
 def _iq4_nl(raw: Tensor) -> Blocks:
-    return Blocks(_of_table(_nibbles(raw[..., 2:])), _halves(raw[..., :2]))
+    return Blocks(_of_table(_planes(raw[..., 2:], 4)), _halves(raw[..., :2]))
 
 
 def _iq4_xs(raw: Tensor) -> Blocks:
-    lower = torch.stack((raw[..., 4:8] & 15, raw[..., 4:8] >> 4), dim=-1).flatten(-2)
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
-    upper = (raw[..., 2:4].unsqueeze(-1) >> shifts).bitwise_and_(3).flatten(-2) << 4
-    codes = _of_table(_nibbles(_by(raw[..., 8:], 16)).flatten(-2))
-    return Blocks(codes, (lower | upper).to(torch.int8) - 32, None, _halves(raw[..., :2]))
+    scale = _in_order(raw[..., 4:8], 4) | _in_order(raw[..., 2:4], 2) << 4
+    codes = _of_table(_planes_of(16, raw[..., 8:], 4))
+    return Blocks(codes, scale.to(torch.int8) - 32, None, _halves(raw[..., :2]))
 
 
 FORMATS = {
@@ -303,11 +294,8 @@ def _split_blocks(
     form: BlockFormat, targets: tuple[Tensor | None, ...], weight: Tensor, rows: Rows, values: Tensor
 ) -> None:
     """Split blocks `values` [n, bytes] into these rows of `weight` and `targets`: scales, minima, and their scales."""
-    step = max(1, _PIECE // values.shape[1])
-    for first in range(0, len(values), step):
-        raw = _by(values[first : first + step], form.num_bytes)
-        place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(raw))
-        blocks = form.split(raw)
+    for place, part in in_parts(rows, values, _PIECE):
+        blocks = form.split(_by(part, form.num_bytes))
         write(weight, place, pack(blocks.codes.flatten(1), form.bits))
         others = (blocks.scale, blocks.minimum, blocks.super_scale, blocks.super_minimum)
         for target, found in zip(targets, others, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
@@ -19,12 +19,21 @@ def quantize_into(
     quantize: QuantizeRows, others: tuple[Tensor, ...], weight: Tensor, rows: Rows, values: Tensor
 ) -> None:
     """Quantize `values` [n, columns] into these rows of `weight` and of `others`, its scales first, on their device."""
-    step = max(1, _PIECE // values.shape[1])
-    for first in range(0, len(values), step):
-        part = values[first : first + step].to(weight.device)
-        place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(part))
-        for target, found in zip((weight, *others), quantize(part), strict=True):
+    for place, part in in_parts(rows, values, _PIECE):
+        for target, found in zip((weight, *others), quantize(part.to(weight.device)), strict=True):
             write(target, place, found)
+
+
+def in_parts(rows: Rows, values: Tensor, most: int) -> Iterator[tuple[Rows, Tensor]]:
+    """Yield `values` [n, columns] in parts of complete rows and at most `most` elements, or one row, each with its own
+    rows of `rows` before it."""
+    step = max(1, most // values.shape[1])
+    for first in range(0, len(values), step):
+        part = values[first : first + step]
+        if isinstance(rows, Tensor):
+            yield rows[first : first + step], part
+        else:
+            yield slice(rows.start + first, rows.start + first + len(part)), part
 
 
 def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
@@ -38,8 +47,3 @@ def check_scales(values: Tensor, least: float = 0) -> None:
     wrong = ~((values > least) & values.isfinite())
     if wrong.any():
         raise ValueError(f"has {int(wrong.sum())} scales that are not positive numbers, such as {values[wrong][0]:g}")
-
-
-def consecutive(rows: slice, first: int, count: int) -> slice:
-    """Return `count` of these rows, from number `first` on."""
-    return slice(rows.start + first, rows.start + first + count)

@@ -15,7 +15,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Piece, Rows, Span, plain, write
 from octavo_engine.model.quantization.grouped import WORD_BITS, Grouped, codes_of_words, pack
 from octavo_engine.model.quantization.linear_method import Projection, Weights
-from octavo_engine.model.quantization.loading import consecutive
+from octavo_engine.model.quantization.loading import in_parts
 
 INTEGERS = ("I32",)
 _WORDS = 1 << 17
@@ -164,11 +164,8 @@ def _codes(bits: int, words: Tensor) -> Tensor:
 
 def _write_wider(bits: int, more: int, target: Tensor, rows: Rows, words: Tensor) -> None:
     """Write codes of `bits` in `more` bits."""
-    step = max(1, _WORDS * bits // WORD_BITS // words.shape[1])  # each code of a word takes eight bytes meanwhile
-    for first in range(0, len(words), step):
-        part = words[first : first + step].to(target.device)
-        place = rows[first : first + step] if isinstance(rows, Tensor) else consecutive(rows, first, len(part))
-        write(target, place, pack(_codes(bits, part), more))
+    for place, part in in_parts(rows, words, _WORDS * bits // WORD_BITS):  # each code takes eight bytes meanwhile
+        write(target, place, pack(_codes(bits, part.to(target.device)), more))
 
 
 def _unpack_rows(bits: int, places: tuple[int, ...], added: int, target: Tensor, rows: Rows, words: Tensor) -> None:
