@@ -549,14 +549,14 @@ async def test_a_registration_that_fails_for_minutes_is_reported_and_one_that_st
     registry.failure = ApiError(403, "Forbidden", "may not")
     now[0] = FAILED_SECONDS
     await registration.look()
-    assert registration.trouble() == ""
+    assert registration.problem() == ""
     now[0] += 1
     await registration.look()
-    assert registration.trouble() == "for 121 s: cannot register for external.metrics.k8s.io/v1beta1: may not"
+    assert registration.problem() == "for 121 s: cannot register for external.metrics.k8s.io/v1beta1: may not"
     assert registration.standstill() == ""
     registry.failure = None
     await registration.look()
-    assert registration.trouble() == ""
+    assert registration.problem() == ""
     now[0] += FAILED_SECONDS + 1
     assert registration.standstill() == "has not looked at its APIService for 121 s"
 
@@ -611,10 +611,10 @@ async def test_pods_that_keep_one_waiting_redirect_or_talk_without_end(monkeypat
 
 @contextlib.asynccontextmanager
 async def plain_server(
-    world: World, trouble: str = "", standstill: str = "", not_ready: str = ""
+    world: World, problem: str = "", standstill: str = "", not_ready: str = ""
 ) -> AsyncIterator[Ask]:
     """The plain port on loopback; what is asked of it goes out as it is written."""
-    runner = web.AppRunner(plain(world.collector, lambda: not_ready, lambda: trouble, lambda: standstill))
+    runner = web.AppRunner(plain(world.collector, lambda: not_ready, lambda: problem, lambda: standstill))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     root = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -664,7 +664,7 @@ def test_a_name_leads_to_no_other_path() -> None:
 async def test_health_is_whether_it_is_registered_and_life_is_whether_it_tries(world: World) -> None:
     async with plain_server(world) as ask:
         assert (await ask("/healthz"), await ask("/livez")) == ((200, "ok\n"), (200, "ok\n"))
-    async with plain_server(world, trouble="may not") as ask:
+    async with plain_server(world, problem="may not") as ask:
         assert (await ask("/healthz"), await ask("/livez")) == ((200, "ok\nmay not\n"), (200, "ok\n"))
     async with plain_server(world, not_ready="not trusted") as ask:
         assert (await ask("/healthz"), await ask("/livez")) == ((503, "not trusted\n"), (200, "ok\n"))

@@ -249,7 +249,7 @@ class Moments:
         for _ in range(5):
             await asyncio.sleep(0)
         self.now += seconds
-        return health.trouble(self.queue, Heartbeat())
+        return health.problem(self.queue, Heartbeat())
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -280,9 +280,9 @@ async def test_after_a_crd_came_no_worker_starts_before_the_cluster_is_known_aga
     assert server.selectors == ours | theirs
 
 
-@pytest.mark.parametrize("trouble", ["", "error", "no answer"])
+@pytest.mark.parametrize("problem", ["", "error", "no answer"])
 async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be_listed(
-    monkeypatch: pytest.MonkeyPatch, trouble: str
+    monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     """Else each start would report that all is well, and take it back a moment later."""
     passes, server = Passes(), ApiServer()
@@ -290,15 +290,15 @@ async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be
     async def listed(kind: Kind, namespace: str, selector: str, metadata_only: bool = False) -> list[dict[str, Any]]:
         if kind is not ENDPOINT_SLICE or selector != outsiders.foreign_slices(()):
             return []
-        if trouble == "error":
+        if problem == "error":
             raise ApiError(503, "ServiceUnavailable", "not now")
-        await asyncio.sleep(600 if trouble else 0.05)
+        await asyncio.sleep(600 if problem else 0.05)
         found = body("theirs", **{"kubernetes.io/service-name": "good"})
         return [{**found, "endpoints": [{"addresses": ["10.9.9.9"]}], "ports": [{"name": "http", "port": 8000}]}]
 
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
     monkeypatch.setattr(server, "list_selected", listed)
-    if trouble:
+    if problem:
         monkeypatch.setattr(outsiders, "FIRST_SECONDS", 0.1)
     process = process_of(server)
     async with asyncio.timeout(120), server.listening():
@@ -307,7 +307,7 @@ async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert set(passes.outsiders) == {0 if trouble else 1}
+    assert set(passes.outsiders) == {0 if problem else 1}
 
 
 async def test_an_object_that_cannot_be_read_is_none_that_the_watches_have_missed(

@@ -134,9 +134,9 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
 
 def test_silence_is_ill_health(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat, queue = Heartbeat(), WorkQueue[Key]()
-    assert health.trouble(queue, heartbeat) == ""
+    assert health.problem(queue, heartbeat) == ""
     monkeypatch.setattr(health, "SILENT_SECONDS", -1.0)
-    assert "no message from the cluster" in health.trouble(queue, heartbeat)
+    assert "no message from the cluster" in health.problem(queue, heartbeat)
 
 
 def test_an_operator_that_waits_for_the_crd_is_healthy_and_ends_when_asked(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def test_a_pod_is_counted_as_the_scheduler_counts_it_also_from_what_the_watch_ke
 
 
 def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
-    crashing = old(phase=LoadingPhase.PULLING, trouble=Problem(Reason.CRASH_LOOP, "x"))
+    crashing = old(phase=LoadingPhase.PULLING, problem=Problem(Reason.CRASH_LOOP, "x"))
     assert rollout_state(rollout(), live(), [crashing, surge()], at(9999)).in_place
 
 
@@ -341,19 +341,19 @@ def test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back(
     fields: dict[str, Any], conditions: list[Any], words: str
 ) -> None:
     """A pod that crashes long after its rollout has ended holds none back."""
-    trouble = Problem(Reason.OUT_OF_MEMORY, "pod new ended with exit code 4")
-    failing = surge(waits=None, waits_since="", phase=LoadingPhase.FAILED, trouble=trouble, stuck=True)
+    problem = Problem(Reason.OUT_OF_MEMORY, "pod new ended with exit code 4")
+    failing = surge(waits=None, waits_since="", phase=LoadingPhase.FAILED, problem=problem, stuck=True)
     deployment = live()
     deployment["status"]["conditions"] = conditions
     pods = [failing] if fields.get("strategy") == "InPlace" else [old(), failing]
     now = rollout_state(rollout(**fields), deployment, pods, at(9999))
     assert (now.blocked, now.problem.reason) == (bool(words), Reason.NEW_POD_FAILS if words else Reason.NOT_BLOCKED)
     assert words in now.problem.message
-    assert trouble.message not in now.problem.message, "Degraded says it"
+    assert problem.message not in now.problem.message, "Degraded says it"
 
 
 def test_a_failing_pod_does_not_end_a_rollout_in_place() -> None:
-    failing = surge(waits=None, phase=LoadingPhase.FAILED, trouble=Problem(Reason.CRASH_LOOP, "x"), stuck=True)
+    failing = surge(waits=None, phase=LoadingPhase.FAILED, problem=Problem(Reason.CRASH_LOOP, "x"), stuck=True)
     now = rollout_state(rollout(), live(surging=0, total=1, available=0), [failing], at(9999))
     assert (now.in_place, now.blocked, now.problem.reason) == (True, True, Reason.NEW_POD_FAILS)
 

@@ -14,7 +14,7 @@ from octavo_operator.api.status import Condition, LLMServiceStatus
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
-from octavo_operator.reconcile.pods.container_trouble import last_words
+from octavo_operator.reconcile.pods.container_problem import last_words
 from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.problem import Problem

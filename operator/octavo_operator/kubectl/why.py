@@ -114,7 +114,7 @@ def _unready(facts: Facts) -> list[PodView]:
 
 
 def _problem_of(pod: PodView) -> Problem | None:
-    return pod.trouble or pod.waits
+    return pod.problem or pod.waits
 
 
 def _pod(pod: PodView) -> Obstacle:

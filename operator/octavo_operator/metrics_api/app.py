@@ -81,11 +81,11 @@ async def _values(collector: Collector, request: web.Request) -> web.Response:
 
 
 def plain(
-    collector: Collector, not_ready: ProblemText, trouble: ProblemText, standstill: ProblemText
+    collector: Collector, not_ready: ProblemText, problem: ProblemText, standstill: ProblemText
 ) -> web.Application:
     """Return the application that KEDA calls for one LLMService, and the kubelet for probes.
 
-    `/healthz` (readiness) answers 503 with `not_ready`; `trouble`, which neither keeps it from answering nor would be
+    `/healthz` (readiness) answers 503 with `not_ready`; `problem`, which neither keeps it from answering nor would be
     fixed by a restart, is a line below. `/livez` answers 503 with `standstill`.
     """
 
@@ -99,7 +99,7 @@ def plain(
     app = web.Application()
     app.add_routes(
         [
-            web.get("/healthz", _unless(not_ready, trouble)),
+            web.get("/healthz", _unless(not_ready, problem)),
             web.get("/livez", _unless(standstill, lambda: "")),
             web.get(path("{namespace}", "{name}"), load),
         ]

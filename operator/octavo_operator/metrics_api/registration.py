@@ -93,7 +93,7 @@ class Registration:
         """
         return "" if self._registered else self._state or "has not looked at its APIService yet"
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Return the problem, as a sentence, once it has lasted for `FAILED_SECONDS`; empty if there is none."""
         failed = self._clock() - self._succeeded_at
         return f"for {failed:.0f} s: {self._state or 'it has not been checked yet'}" if failed > FAILED_SECONDS else ""

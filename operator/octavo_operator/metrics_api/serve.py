@@ -70,7 +70,7 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
     runners = [
         await listen(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),
         await listen(
-            plain(collector, registration.not_trusted, registration.trouble, registration.standstill), options.port
+            plain(collector, registration.not_trusted, registration.problem, registration.standstill), options.port
         ),
     ]
     loops = [

@@ -32,7 +32,7 @@ class Heartbeat:
         return time.monotonic() - self._last
 
 
-def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
+def problem(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     """Return the problem, as a sentence; empty if there is none."""
     stalled, hangs, silent = queue.stalled_seconds(), queue.longest_work_seconds(), heartbeat.silent_seconds()
     if stalled > STALLED_SECONDS:

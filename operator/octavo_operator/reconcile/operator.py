@@ -18,7 +18,7 @@ from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
-from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
+from octavo_operator.reconcile.health import Heartbeat, problem, serve_health
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
 from octavo_operator.reconcile.lease import Lease
 from octavo_operator.reconcile.metrics import OperatorMetrics
@@ -115,7 +115,7 @@ async def run(options: OperatorOptions) -> None:
     metrics.read_namespaces(namespaces)
     metrics.read_rights(process.cluster.server.missing_rights)
     process.cluster.server.wrote = metrics.wrote
-    wrong = functools.partial(trouble, process.queue, process.heartbeat)
+    wrong = functools.partial(problem, process.queue, process.heartbeat)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
     health = await serve_health(options.health_port, wrong, lambda: _problems(process, lease), metrics.render)
     try:

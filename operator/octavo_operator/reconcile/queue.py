@@ -191,7 +191,7 @@ class WorkQueue(Generic[Key]):
 
     def _retry(self, key: Key, error: Exception, early: bool) -> None:
         before = self._failures.get(key, _Failing())
-        # An event that came before the pause was over says nothing about the trouble.
+        # An event that came before the pause was over says nothing about the problem.
         times = before.times if early and before.times else before.times + 1
         self._failures[key] = failing = _Failing(times, str(error))
         pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS))
@@ -200,7 +200,7 @@ class WorkQueue(Generic[Key]):
             pause = min(pause, error.within)
         if isinstance(error, ExpectedError) and error.at_least is not None:
             pause = max(pause, error.at_least)
-        # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
+        # A message of the API is expected problem; anything else is a fault of ours and needs its traceback.
         expected = isinstance(error, ExpectedError)
         level = logging.DEBUG if expected and failing == before else logging.WARNING
         logger.log(level, "%s: %s; retrying in %.0f s", key, error, pause, exc_info=not expected)

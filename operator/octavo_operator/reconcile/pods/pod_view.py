@@ -9,12 +9,12 @@ from typing import Any
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.moments import seconds_between
-from octavo_operator.reconcile.pods.container_trouble import (
+from octavo_operator.reconcile.pods.container_problem import (
     ASKED_TO_END,
     UNSTARTED,
-    exit_trouble,
+    exit_problem,
     last_exit,
-    waiting_trouble,
+    waiting_problem,
 )
 from octavo_operator.reconcile.pods.engine_container import engine_status
 from octavo_operator.reconcile.pods.placement import Placement, placement_of
@@ -43,11 +43,11 @@ _USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, R
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod's phase and problems. `waits`: a delay that is not a problem (yet); `trouble`: a problem.
+    """A pod's phase and problems. `waits`: a delay that is not a problem (yet); `problem`: a problem.
 
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
     `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
-    `port`: the number of the port that the Service means; None: it has none. `stuck`: its `trouble` lasts unless
+    `port`: the number of the port that the Service means; None: it has none. `stuck`: its `problem` lasts unless
     a user changes something; it is not a single failure after which the container starts again. `unstarted_since`:
     since when, at the latest, its node fails to start one of its containers (RFC 3339), as where a command is not
     there; empty: none. Whether that lasts too, is_stuck says. `failure`: why its node has refused it or ended it for
@@ -61,7 +61,7 @@ class PodView:
     ended: bool
     phase: LoadingPhase
     waits: Problem | None = None
-    trouble: Problem | None = None
+    problem: Problem | None = None
     waits_since: str = ""
     placement: Placement = field(default_factory=Placement)
     name: str = ""
@@ -82,7 +82,7 @@ class PodView:
 def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
     """Return the view of one pod object, whose GPUs are counted as `gpu_resource`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    phase, waits, trouble = _state(pod, status, gpu_resource)
+    phase, waits, problem = _state(pod, status, gpu_resource)
     ready = condition_of(pod, "Ready")
     return PodView(
         uid=metadata.get("uid") or "",
@@ -92,14 +92,14 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         ended=metadata.get("deletionTimestamp") is not None or status.get("phase") in ("Failed", "Succeeded"),
         phase=phase,
         waits=waits,
-        trouble=trouble,
+        problem=problem,
         waits_since=_waits_since(pod),
         placement=placement_of(pod.get("spec") or {}),
         name=metadata.get("name") or "",
         port=_port(pod.get("spec") or {}),
         claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
         ready_since=ready.get("lastTransitionTime") or "",
-        stuck=trouble is not None and _lasts(status, trouble),
+        stuck=problem is not None and _lasts(status, problem),
         unstarted_since=_unstarted_since(pod, status),
         failure=_failure_of(pod, status),
         failed_at=_status_changed(pod),
@@ -107,8 +107,8 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
 
 
 def is_stuck(pod: PodView, now: str) -> bool:
-    """Return True if the pod's trouble lasts, as of `now` (RFC 3339), unless a user changes something."""
-    return pod.stuck or bool(pod.unstarted_since and pod.trouble and not start_patience_seconds(pod, now))
+    """Return True if the pod's problem lasts, as of `now` (RFC 3339), unless a user changes something."""
+    return pod.stuck or bool(pod.unstarted_since and pod.problem and not start_patience_seconds(pod, now))
 
 
 def start_patience_seconds(pod: PodView, now: str) -> float:
@@ -118,9 +118,9 @@ def start_patience_seconds(pod: PodView, now: str) -> float:
     return max(0.0, _UNSTARTED_SECONDS - seconds_between(pod.unstarted_since, now))
 
 
-def _lasts(status: Mapping[str, Any], trouble: Problem) -> bool:
+def _lasts(status: Mapping[str, Any], problem: Problem) -> bool:
     restarts = max((int(each.get("restartCount") or 0) for each in _containers(status)), default=0)
-    return trouble.reason in _LASTING or restarts >= _MANY_RESTARTS
+    return problem.reason in _LASTING or restarts >= _MANY_RESTARTS
 
 
 def _unstarted_since(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
@@ -209,7 +209,7 @@ def _engine_state(
     if waiting := state.get("waiting"):
         return _waiting_state(pod, waiting, container)
     if terminated := state.get("terminated"):
-        return _phase_of_end(terminated, LoadingPhase.LOADING), None, exit_trouble(name, container, terminated)
+        return _phase_of_end(terminated, LoadingPhase.LOADING), None, exit_problem(name, container, terminated)
     if container.get("ready"):
         return _state_of_ready_engine(pod)
     if not container.get("started"):
@@ -264,7 +264,7 @@ def _before_the_engine(
         return _waiting_state(pod, waiting, container)
     phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
     if terminated := state.get("terminated"):
-        return _phase_of_end(terminated, phase), None, exit_trouble(name, container, terminated)
+        return _phase_of_end(terminated, phase), None, exit_problem(name, container, terminated)
     waits = None if fetches else Problem(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
     return phase, waits, last_exit(name, container)
 
@@ -273,9 +273,9 @@ def _waiting_state(
     pod: Mapping[str, Any], waiting: Mapping[str, Any], container: Mapping[str, Any]
 ) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     """Return the state of a pod whose `container` is `waiting` for its image, or to start again after an error."""
-    trouble = waiting_trouble(pod["metadata"]["name"], waiting, container)
-    failed = trouble is not None and trouble.reason != Reason.PULL_FAILED
-    return (LoadingPhase.FAILED if failed else LoadingPhase.PULLING), _waits_for_sandbox(pod), trouble
+    problem = waiting_problem(pod["metadata"]["name"], waiting, container)
+    failed = problem is not None and problem.reason != Reason.PULL_FAILED
+    return (LoadingPhase.FAILED if failed else LoadingPhase.PULLING), _waits_for_sandbox(pod), problem
 
 
 def _phase_of_end(terminated: Mapping[str, Any], phase: LoadingPhase) -> LoadingPhase:

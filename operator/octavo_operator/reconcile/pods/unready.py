@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.reconcile.pods.container_trouble import exit_trouble, waiting_trouble
+from octavo_operator.reconcile.pods.container_problem import exit_problem, waiting_problem
 from octavo_operator.reconcile.problem import Problem
 
 _GATES = "ReadinessGatesNotReady"
@@ -22,7 +22,7 @@ def why_unready(
     if others:
         names = ", ".join(each["name"] for each in others)
         waits = Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but its container {names} is not")
-        return waits, next(filter(None, (_trouble(name, each) for each in others)), None)
+        return waits, next(filter(None, (_problem(name, each) for each in others)), None)
     if ready.get("reason") == _GATES:
         message = ready.get("message") or "its readiness gates are not met"
         return Problem(
@@ -33,12 +33,12 @@ def why_unready(
     return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not yet"), None
 
 
-def _trouble(pod: str, container: Mapping[str, Any]) -> Problem | None:
+def _problem(pod: str, container: Mapping[str, Any]) -> Problem | None:
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
-        return waiting_trouble(pod, waiting, container)
+        return waiting_problem(pod, waiting, container)
     terminated = state.get("terminated")
-    return exit_trouble(pod, container, terminated) if terminated else None
+    return exit_problem(pod, container, terminated) if terminated else None
 
 
 def _of_lost_node(pod: Mapping[str, Any]) -> Problem:

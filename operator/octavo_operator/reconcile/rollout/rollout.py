@@ -118,9 +118,9 @@ def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -
 
 def _what_fails(newest: Sequence[PodView], again: Problem | None, now: str) -> str:
     """Return the beginning of a sentence, which ends with a reason; empty: none fails."""
-    failing = next((pod for pod in newest if pod.trouble and is_stuck(pod, now)), None)
-    if failing is not None and failing.trouble is not None:
-        return f"pod {failing.name} keeps failing ({failing.trouble.reason}"
+    failing = next((pod for pod in newest if pod.problem and is_stuck(pod, now)), None)
+    if failing is not None and failing.problem is not None:
+        return f"pod {failing.name} keeps failing ({failing.problem.reason}"
     return f"one pod after the other fails ({again.reason}" if again else ""
 
 

@@ -79,7 +79,7 @@ class Scaling:
         """Return the state of the condition ScalingActive, which says whether it scales by the load."""
         if self._reported_before:
             return self._reported_before
-        holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._direction())
+        holds, reason, sentence = self._problem() or ("True", Reason.VALID_METRIC_FOUND, self._direction())
         return holds, reason, "; ".join([sentence, *self._remarks()])
 
     @property
@@ -90,7 +90,7 @@ class Scaling:
             return None
         return "True", _reason(known), known.get("message", "")
 
-    def _trouble(self) -> ConditionState | None:
+    def _problem(self) -> ConditionState | None:
         """Return the state of ScalingActive if the autoscaler cannot scale; None if it can."""
         if self.unmade:
             return "False", Reason.AUTOSCALER_FAILED, f"held at {self.replicas}: {self.unmade}"

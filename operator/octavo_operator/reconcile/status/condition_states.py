@@ -50,7 +50,7 @@ def _ready(facts: Facts) -> ConditionState:
         return stopped
     if facts.unreached:
         return "False", facts.unreached.reason, facts.unreached.message
-    cause = facts.trouble or facts.waits
+    cause = facts.problem or facts.waits
     if cause and (ready == 0 or facts.out_of_time):
         return "False", cause.reason, cause.message
     if ready == 0:
@@ -112,7 +112,7 @@ def _degraded(facts: Facts) -> ConditionState:
     repeated = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
     conflict = None if repeated else result.conflict
     kinds = (  # the worst first: it gives the reason
-        *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, conflict),
+        *(result.problem, result.unserved, facts.unrouted, facts.problem, result.refused, *unwatched, conflict),
         *(facts.overruled, adapters, *facts.outside),
     )
     found = list(dict.fromkeys(filter(None, kinds)))

@@ -102,12 +102,12 @@ class Facts:
         return is_rolled_out(self.deployment, self.desired)
 
     @property
-    def trouble(self) -> Problem | None:
+    def problem(self) -> Problem | None:
         """Return the first problem of the pods, the claim and the Deployment; None: there is none.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
-        found = [pod.trouble for pod in self.pods if pod.trouble]
+        found = [pod.problem for pod in self.pods if pod.problem]
         failing = None if self.rolled_out else self.failing
         found += [each for each in (failing, self.refused_pods, self.lost_claim, self.unobserved) if each]
         if self.out_of_time:

@@ -23,7 +23,7 @@ def loading_status(facts: Facts) -> LoadingStatus:
     if furthest.phase == LoadingPhase.SERVING and not facts.count("readyReplicas"):
         # The Deployment has not counted the pod yet: a phase Serving beside 0 ready replicas would contradict itself.
         return LoadingStatus(phase=LoadingPhase.NOT_READY, message="")
-    cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
+    cause, report = furthest.problem or furthest.waits, facts.reports.get(furthest.uid)
     message = cause.message if cause else ""
     if report is None or furthest.phase in _WITHOUT_REPORT:
         return LoadingStatus(phase=furthest.phase, message=message)

@@ -77,7 +77,7 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
 def _of_pods(facts: Facts, now: str) -> Problem | None:
     """Return the problem that keeps the pods of the newest revision from starting."""
     pods = _newest(facts)
-    found = [pod.trouble for pod in pods if is_stuck(pod, now) and pod.trouble]
+    found = [pod.problem for pod in pods if is_stuck(pod, now) and pod.problem]
     found += [facts.failing] if facts.failing else []
     if not facts.result.rollout.in_place:  # else old pods are about to make room
         found += [facts.refused_pods] if facts.refused_pods else []

@@ -37,7 +37,7 @@ _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says w
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
-def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
+def waiting_problem(pod: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
     """Return the problem of a `container` of the pod of this name whose state is `waiting`."""
     why, message = waiting.get("reason") or "", waiting.get("message") or ""
     if why in _PULL_FAILURES:
@@ -64,10 +64,10 @@ def _reason_of_settings(message: str) -> Reason:
 def last_exit(pod: str, container: Mapping[str, Any]) -> Problem | None:
     """Return the problem with which the `container` ended before it was started again."""
     terminated = (container.get("lastState") or {}).get("terminated")
-    return exit_trouble(pod, container, terminated) if terminated else None
+    return exit_problem(pod, container, terminated) if terminated else None
 
 
-def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
+def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
     """Return the problem of a `container` that was `terminated`."""
     if container.get("name") not in _OURS:
         return _exit_of_others(pod, container, terminated)
