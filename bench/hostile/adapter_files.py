@@ -166,11 +166,11 @@ async def odd_files(target: Target, folder: Path) -> None:
     await users(12, user)
 
 
-def _equal_numbers(number: float, dtype: str = "F32", layers: int = 30) -> bytes:
+def _equal_numbers(number: float, dtype: str = "F32") -> bytes:
     """Return a safetensors file of an adapter of rank 8 whose numbers are all the same bytes."""
     module = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
     header, data = {}, b""
-    for layer in range(layers):
+    for layer in range(30):
         for part, shape in (("A", [8, 576]), ("B", [576, 8])):
             content = np.full(shape, number, np.float32).tobytes()
             header[module.format(layer, part)] = {

@@ -22,8 +22,6 @@ class State:
     """Open files of the HTTP process, connections included."""
     requests: int
     """Requests that run or wait."""
-    kv_percent: float
-    """The used part of the KV cache, cached prefixes excluded."""
 
     def exceeds(self, before: State) -> bool:
         """Return True if something is left that was not there before."""
@@ -44,8 +42,5 @@ async def settled(serving: Serving, before: State) -> State:
 
 
 def _read(serving: Serving) -> State:
-    running, waiting, used = (
-        sum(serving.metrics(f"octavo_{name}").values())
-        for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio")
-    )
-    return State(serving.http.num_fds(), round(running + waiting), 100 * used)
+    requests = sum(sum(serving.metrics(f"octavo_requests_{state}").values()) for state in ("running", "waiting"))
+    return State(serving.http.num_fds(), round(requests))

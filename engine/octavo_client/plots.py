@@ -104,8 +104,8 @@ def _table(name: str, report: Report) -> str:
     )
     head = "".join(f"<th>{column}</th>" for column in (*columns, "failed"))
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(level))}</tr>" for level in report.levels)
-    said = html.escape(f"{name}: {report.model}, {report.workload}, {report.time}")
-    return f"<p>{said}</p><table><tr>{head}</tr>{rows}</table>"
+    text = html.escape(f"{name}: {report.model}, {report.workload}, {report.time}")
+    return f"<p>{text}</p><table><tr>{head}</tr>{rows}</table>"
 
 
 def _cells(level: Level) -> list[str]:

@@ -91,11 +91,11 @@ class Running:
     """A process that fetches one adapter."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object lives
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object lives
         self._place: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         command = [sys.executable, "-m", "octavo_engine.cli", *arguments]
         self._process = subprocess.Popen(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=self._place, stderr=self._said
+            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=self._place, stderr=self._errors
         )
 
     def ended(self) -> int | None:
@@ -104,9 +104,9 @@ class Running:
 
     def last_words(self) -> str:
         """Return the last message that the process wrote to standard error: its progress, or why it failed."""
-        text = _content(self._said).decode(errors="replace")
-        said = [line.removeprefix(_OWN_WORDS) for line in text.splitlines() if line.startswith(_OWN_WORDS)]
-        return said[-1][:_LAST_WORDS] if said else ""
+        text = _content(self._errors).decode(errors="replace")
+        messages = [line.removeprefix(_OWN_WORDS) for line in text.splitlines() if line.startswith(_OWN_WORDS)]
+        return messages[-1][:_LAST_WORDS] if messages else ""
 
     def place(self) -> str:
         """Return the path of the adapter, which the process printed to standard output at its end."""

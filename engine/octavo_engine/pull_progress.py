@@ -59,19 +59,19 @@ def _bar(progress: Progress, done: Event) -> None:
 
 
 def _lines(progress: Progress, done: Event) -> None:
-    said, began, first = "", time.monotonic(), progress.now
-    while not done.wait(_LINE_SECONDS if said else _TICK_SECONDS):
+    last, began, first = "", time.monotonic(), progress.now
+    while not done.wait(_LINE_SECONDS if last else _TICK_SECONDS):
         now = progress.now
         speed = max(0, now.done - first.done) / (time.monotonic() - began)
         known = speed and now.done * 100 >= now.total > 0  # the first bytes are those of small files
         left = f", {format_size(speed)}/s, {(now.total - now.done) / speed:.0f} s left" if known else ""
-        if said and not now.total:
+        if last and not now.total:
             left = f"; {time.monotonic() - began:.0f} s so far"
         line = f"octavo-engine: pulling {progress.model}: {now.detail}{left}\n"
-        if line != said:
+        if line != last:
             sys.stderr.write(line)
             sys.stderr.flush()
-        said = line
+        last = line
 
 
 class _Server(ThreadingHTTPServer):

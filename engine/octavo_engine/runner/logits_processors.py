@@ -93,8 +93,8 @@ def _forbid_bad_words(logits: Tensor, sampled: SampledRows, table: StateTable) -
         count = min(longest, position - table.sampling.prompt_len(row))
         newest = table.tokens[row, position - count : position]
         begins = words.begins[:, longest - count :]
-        said = ((begins == newest) | (begins < 0)).all(dim=1) & (words.begins[:, : longest - count] < 0).all(dim=1)
-        forbidden = torch.where(said, -torch.inf, 0.0).to(logits.dtype)
+        follows = ((begins == newest) | (begins < 0)).all(dim=1) & (words.begins[:, : longest - count] < 0).all(dim=1)
+        forbidden = torch.where(follows, -torch.inf, 0.0).to(logits.dtype)
         logits[index].index_add_(0, words.lasts, forbidden)
 
 
