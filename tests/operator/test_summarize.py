@@ -11,6 +11,7 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
+from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
@@ -263,7 +264,10 @@ def test_all_eight_conditions_are_always_there() -> None:
 def test_ready_for_less_than_five_seconds_is_not_called_without_an_answer() -> None:
     status = summary(pod(container=SERVING), children=deployment(ready=1, availableReplicas=0))
     available = condition(status, ConditionType.AVAILABLE)
-    assert (available.status, available.message) == ("False", "1 replica is ready, but not yet for 5 s")
+    assert (available.status, available.message) == (
+        "False",
+        "1 replica is ready, but its Deployment counts none as available yet: it does after 5 s",
+    )
 
 
 def test_serving() -> None:
@@ -464,6 +468,20 @@ def test_a_pod_without_a_node_says_which_fields_help() -> None:
     assert found.reason == Reason.UNSCHEDULABLE
     for words in ("requests", "scheduling.nodeSelector", "scheduling.tolerations", "kubectl uncordon"):
         assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("refused", "help_"),
+    [
+        ('Deployment.apps "good" is', "; take annotations of other clients off Deployment good, or make them shorter"),
+        ('Service "good" is', "; take annotations of other clients off Service good, or make them shorter"),
+        ('Failed to create: ReplicaSet.apps "good-1" is', ""),  # its annotations are the Deployment's
+    ],
+)
+def test_annotations_that_leave_no_room_are_to_be_taken_off_what_has_them(refused: str, help_: str) -> None:
+    said = f"{refused} invalid: metadata.annotations: Too long: may not be more than 262144 bytes"
+    assert advice(said).startswith(f"{said}{help_}")
+    assert (advice(said) == said) == (not help_)
 
 
 def test_a_cluster_without_nodes_says_so() -> None:

@@ -33,6 +33,10 @@ _ADVICE = (
         "and it is made anew",
     ),
     (
+        r'\b(?!ReplicaSet)([A-Z]\w+)(?:\.[\w.]+)? "([^"]+)" is invalid: metadata\.annotations: Too long',
+        "take annotations of other clients off {0} {1}, or make them shorter (kubectl get {0} {1} --output yaml)",
+    ),
+    (
         r"cannot set blockOwnerDeletion",
         "give the operator update on llmservices/finalizers in API group octavo.dev: helm upgrade restores the chart's "
         "rules",

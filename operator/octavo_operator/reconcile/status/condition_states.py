@@ -85,7 +85,7 @@ def _available(facts: Facts) -> ConditionState:
         return "False", facts.unreached.reason, facts.unreached.message
     if available == 0:
         are_ready = counted(facts.ready, "replica is", "replicas are")
-        new = f"{are_ready} ready, but not yet for {MIN_READY_SECONDS} s"
+        new = f"{are_ready} ready, but its Deployment counts none as available yet: it does after {MIN_READY_SECONDS} s"
         return "False", Reason.NO_READY_REPLICA, new if facts.ready else "no replica answers requests"
     return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
 
