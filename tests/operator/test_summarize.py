@@ -324,6 +324,17 @@ def test_ready_is_not_taken_away_by_a_new_pod_that_fails() -> None:
     assert condition(status, ConditionType.DEGRADED).reason == Reason.MODEL_NOT_FOUND
 
 
+def test_a_deployment_that_is_ahead_of_the_pods_makes_nothing_ready() -> None:
+    """Seen on a busy cluster: Ready was True, ModelLoaded False and the phase Warmup."""
+    status = summary(pod(container=RUNNING), children=deployment(ready=1))
+    assert condition(status, ConditionType.READY).status == "False"
+    assert condition(status, ConditionType.MODEL_LOADED).status == "False"
+    assert status.ready_replicas == 0
+    assert (
+        condition(summary(pod(container=SERVING), children=deployment(ready=1)), ConditionType.READY).status == "True"
+    )
+
+
 def test_pods_that_may_not_be_made() -> None:
     refused = {"type": "ReplicaFailure", "status": "True", "message": 'violates PodSecurity "restricted"'}
     status = summary(children=deployment(total=0, updated=0, conditions=[refused]))

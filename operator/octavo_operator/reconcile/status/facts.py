@@ -79,7 +79,16 @@ class Facts:
     @property
     def ready(self) -> int:
         """The number of ready replicas that clients reach."""
-        return 0 if self.unreached else self.count("readyReplicas")
+        return 0 if self.unreached else self.ready_replicas
+
+    @property
+    def ready_replicas(self) -> int:
+        """The number of replicas that are ready both by their Deployment and by the pods: either may be behind.
+
+        Where no pod is known, as without the right to read pods, only the Deployment says it.
+        """
+        counted = self.count("readyReplicas")
+        return min(counted, sum(pod.ready for pod in self.pods)) if self.pods else counted
 
     def count(self, name: str) -> int:
         """Return a counter of the Deployment's status, which omits zeros."""

@@ -20,7 +20,7 @@ def loading_status(facts: Facts) -> LoadingStatus:
     furthest = max(facts.pods, key=lambda pod: _PHASES.index(pod.phase), default=None)
     if furthest is None:
         return LoadingStatus(phase=LoadingPhase.PENDING, message="")
-    if furthest.phase == LoadingPhase.SERVING and not facts.count("readyReplicas"):
+    if furthest.phase == LoadingPhase.SERVING and not facts.ready_replicas:
         # The Deployment has not counted the pod yet: a phase Serving beside 0 ready replicas would contradict itself.
         return LoadingStatus(phase=LoadingPhase.NOT_READY, message="")
     cause, report = furthest.problem or furthest.waits, facts.reports.get(furthest.uid)

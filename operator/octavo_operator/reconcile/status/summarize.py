@@ -67,7 +67,7 @@ def summarize(
         conditions=_conditions(states, service.status or {}, service.metadata.generation, now),
         replicas=facts.count("replicas"),
         desired_replicas=facts.desired,
-        ready_replicas=facts.count("readyReplicas"),
+        ready_replicas=facts.ready_replicas,
         available_replicas=facts.count("availableReplicas"),
         updated_replicas=facts.count("updatedReplicas"),
         selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
