@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -24,9 +24,9 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai import call_grammars
 from octavo_engine.server.preparation import checked_grammars, text_pool
 from octavo_engine.server.preparation.checked_grammars import CheckedGrammars
+from octavo_engine.server.preparation.grammar_budgets import GrammarBudgets
 from octavo_engine.server.preparation.prepared import (
     GRAMMAR_NOT_CHECKED,
-    SLOW_GRAMMAR,
     JSONAnswer,
     Prepared,
     Rejected,
@@ -35,7 +35,6 @@ from octavo_engine.server.preparation.prepared import (
     decode_task,
     encode,
 )
-from octavo_engine.server.preparation.slow_grammars import SlowGrammars
 from octavo_engine.structured import grammar_check
 from octavo_engine.structured.grammar import regex_grammar
 from octavo_engine.structured.grammar_check import SlowGrammarError
@@ -227,25 +226,25 @@ async def test_long_tasks_of_many_keys_leave_a_worker_to_short_ones(body: bytes)
 
 
 class _Compiler:
-    """A worker that finds every grammar too slow, but for `quick`, whose check takes an eighth of the usual time."""
+    """A worker that finds every grammar wrong, after the share of the usual time that its body is."""
 
     def __init__(self) -> None:
-        self.compiled: list[float] = []
+        self.allowed: list[float] = []
 
     async def run(self, task: bytes) -> bytes:
         found = decode_task(task)
-        if b"quick" in found.body and found.grammar_share:
-            return encode(Rejected(400, "unclosed group", "invalid_grammar", "guided_regex"))
-        self.compiled += [found.grammar_share] if found.grammar_share else []
-        if found.grammar_share < 1:
-            return encode(Rejected(429, "", GRAMMAR_NOT_CHECKED, None))
-        return encode(Rejected(400, "slow", SLOW_GRAMMAR, "guided_regex"))
+        self.allowed.append(found.grammar_share)
+        used = min(float(found.body), found.grammar_share)
+        if used < float(found.body):
+            return encode(Rejected(429, "", GRAMMAR_NOT_CHECKED, None, grammar_share=used))
+        return encode(Rejected(400, "unclosed group", "invalid_grammar", "guided_regex", grammar_share=used))
 
 
-async def test_a_key_whose_grammars_take_too_long_has_new_ones_compiled_for_less_time() -> None:
-    """Each costs a quarter of a second of CPU time, and with new ones the answers of others took half as long again."""
-    several = True
+async def test_checks_of_new_grammars_have_a_budget_of_cpu_time_for_each_key() -> None:
+    """With one after another that took just less than the limit, the answers of others took half as long again."""
+    several, now = True, 100.0
     pool, worker = text_pool.TextPool(lambda: several, workers=1), _Compiler()
+    pool._grammar_budgets = GrammarBudgets(lambda: now, 2)
     pool._turns.add(worker)  # type: ignore[arg-type]
 
     async def statuses(key: str, *bodies: bytes) -> list[int]:
@@ -254,32 +253,36 @@ async def test_a_key_whose_grammars_take_too_long_has_new_ones_compiled_for_less
         assert all(1 <= int(error.headers["Retry-After"]) <= 5 for error in found if isinstance(error, RefusedError))
         return [error.status for error in found if isinstance(error, APIError)]
 
-    slow, quick = b"{}", b"quick"
-    # After the first, what is wrong with another can still be found; after two, nothing new is compiled.
-    assert await statuses("rude", slow, quick, slow, slow, quick) == [400, 400, 429, 429, 429]
-    assert worker.compiled == [1, 0.125]
-    assert await statuses("other", slow) == [400]
+    # A check that needs more than is left takes it all; what is wrong with a quicker grammar can soon be found again.
+    assert await statuses("rude", b"0.75", b"0.75", b"0.25", b"0.5", b"0.01") == [400, 400, 400, 429, 429]
+    assert await statuses("other", b"0.75") == [400]
+    now += 2
+    assert await statuses("rude", b"0.01", b"0.75") == [400, 429]
+    assert worker.allowed == pytest.approx([1, 1, 0.5, 0.25, 0, 1, 0.4, 0.39])
+    now += 6
+    assert await statuses("rude", b"1") == [400]
     several = False  # clients without keys are not told apart, so that each grammar has the usual time
-    assert await statuses("anyone", *3 * [slow], quick) == [400, 400, 400, 400]
-    # What is not compiled does not count, or the pause would never end: a task of before it comes back.
-    pool._slow_grammars._noted.clear()
-    rejected, turn = Rejected(429, "", GRAMMAR_NOT_CHECKED, None), text_pool._Turn("rude", False, 0.0, 0.0)
-    with patch.object(_Compiler, "run", return_value=encode(rejected)):
-        await pool._run(worker, turn, b"")  # type: ignore[arg-type]
-    assert not pool._slow_grammars._noted
+    assert await statuses("rude", b"1", b"1") == [400, 400]
 
 
-def test_slow_grammars_are_forgotten_one_after_another() -> None:
+def test_full_budgets_of_grammars_are_forgotten() -> None:
     now = 100.0
-    slow = SlowGrammars(lambda: now)
-    for share in (0.125, 0, 0):
-        slow.add("rude")
-        assert slow.seconds_left("rude") == 5.0 and slow.share("rude") == share
-    now += 4
-    assert (slow.seconds_left("rude"), slow.seconds_left("other")) == (1.0, 0.0)
-    now += 1
-    slow.add("other")
-    assert list(slow._noted) == ["other"] and slow.share("rude") == 1
+    budgets = GrammarBudgets(lambda: now, 2)
+    for used, seconds in ((0.75, 0), (1, 3.75), (0.75, 7.5)):  # checks at the same time may take more than is left
+        budgets.take("rude", used)
+        assert budgets.seconds_left("rude") == pytest.approx(seconds)
+    assert (budgets.share("rude"), budgets.seconds_left("other")) == (0, 0)
+    now += 12.5
+    budgets.take("other", 0.5)
+    assert list(budgets._levels) == ["other"] and budgets.share("rude") == 1.0
+
+
+def test_the_cpu_time_of_a_check_is_told_to_the_pool(tokenizer: Tokenizer) -> None:
+    body = json.dumps({"prompt": "x", "guided_regex": "never checked before, and counted"}).encode()
+    found = [text_worker.answer(tokenizer, Task("completion", READY, body)) for _ in range(2)]
+    assert [isinstance(each, Prepared) and each.grammar_share > 0 for each in found] == [True, False]
+    wrong = text_worker.answer(tokenizer, Task("completion", READY, body.replace(b"never", b"(never")))
+    assert isinstance(wrong, Rejected) and wrong.grammar_share > 0
 
 
 class _Known:
@@ -326,7 +329,7 @@ def test_tools_that_take_too_long_are_not_tried_in_another_form(
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     body = json.dumps({**HI, "tools": [tool], "tool_choice": "required"}).encode()
     found = text_worker.answer(tokenizer, Task("chat", READY, body))
-    assert isinstance(found, Rejected) and (found.status, found.code) == (400, SLOW_GRAMMAR)
+    assert isinstance(found, Rejected) and (found.status, found.code) == (400, "grammar_too_slow")
     assert checked.call_count == 1
 
 

@@ -280,9 +280,7 @@ async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:
 
         worker.run = broken  # type: ignore[method-assign]
         task = asyncio.create_task(
-            pool._run(
-                await pool._turns.acquire("a"), _Turn("a", long=False, began=time.monotonic(), grammar_share=1.0), b""
-            )
+            pool._run(await pool._turns.acquire("a"), _Turn("a", long=False, began=time.monotonic()), b"")
         )
         with pytest.raises(MemoryError):
             await task

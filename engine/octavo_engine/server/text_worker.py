@@ -53,7 +53,13 @@ from octavo_engine.server.preparation.text_limits import (
     STACK,
     TOKEN_BYTES,
 )
-from octavo_engine.structured.grammar_check import CheckImpossibleError, CheckPausedError, digest, note_passed
+from octavo_engine.structured.grammar_check import (
+    CheckImpossibleError,
+    CheckPausedError,
+    CheckTime,
+    digest,
+    note_passed,
+)
 from octavo_engine.structured.vocabulary import outline
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -144,8 +150,16 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
         note_passed(checked, outline(tokenizer))
     if task.job in _GENERATING and not task.engine.generates:
         return _rejected(_not_generating(task.engine), task.body)
+    check_time = CheckTime(task.grammar_share)
+    result = _prepared(LoadedModel(task.engine, tokenizer, tool_call_parser, check_time), task)
+    if check_time.used and not isinstance(result, JSONAnswer):
+        return msgspec.structs.replace(result, grammar_share=check_time.used)
+    return result
+
+
+def _prepared(model: LoadedModel, task: Task) -> Result:
     try:
-        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser, task.grammar_share), task.body)
+        found = JOBS[task.job](model, task.body)
     except (APIError, CheckImpossibleError, CheckPausedError) as error:
         return _rejected(error, task.body)
     except MemoryError:

@@ -17,6 +17,7 @@ import select
 import signal
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, NoReturn
 
@@ -66,21 +67,32 @@ class CheckPausedError(Exception):
     """Raised for a grammar that cannot be checked within the share of time that new ones may take now."""
 
 
-def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES, *, share: float = 1.0) -> None:
+@dataclass(slots=True)
+class CheckTime:
+    """The CPU time that checking the grammars of a request may take, and has taken, as shares of `most_seconds`."""
+
+    share: float = 1.0
+    """What each check may take. With 0 none begins."""
+    used: float = 0.0
+    """What all checks took, in the children that gave answers or took too long."""
+
+
+def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES, allowed: CheckTime | None = None) -> None:
     """Raise GrammarError if the grammar cannot be compiled, SlowGrammarError if not within `most_seconds`.
 
     `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count. Raises
-    CheckImpossibleError if it cannot be checked now. With a smaller `share` of `most_seconds`, CheckPausedError if it
-    takes longer.
+    CheckImpossibleError if it cannot be checked now. If `allowed.share` is less than 1, CheckPausedError if it takes
+    longer. What the check takes is added to `allowed.used`.
     """
     found = digest(grammar)
     if (vocabulary, found) not in _passed:
-        if not share:
+        allowed = allowed or CheckTime()
+        if not allowed.share:
             raise CheckPausedError
         try:
-            error = _error_in_child(grammar, vocabulary, share * most_seconds())
+            error = _error_in_child(grammar, vocabulary, allowed)
         except SlowGrammarError:
-            if share < 1:
+            if allowed.share < 1:
                 raise CheckPausedError from None
             raise
         if error:
@@ -116,24 +128,27 @@ def most_seconds() -> float:
     return max(_LEAST_SECONDS, _TIMES * (time.process_time() - begin))
 
 
-def _error_in_child(grammar: str, vocabulary: LLTokenizer, seconds: float) -> str:
-    """Return why the grammar cannot be compiled; empty if it can. Each child has `seconds` of CPU time."""
+def _error_in_child(grammar: str, vocabulary: LLTokenizer, allowed: CheckTime) -> str:
+    """Return why the grammar cannot be compiled; empty if it can. Each child may take the share of CPU time."""
+    seconds = allowed.share * most_seconds()
     if _reaped():
         first = _start(grammar, vocabulary, seconds, idle=True)
         if not _is_starved(first):
-            return _error_of(first)
+            return _error_of(first, allowed)
         _give_up(first)
-    return _error_of(_start(grammar, vocabulary, seconds, idle=False))
+    return _error_of(_start(grammar, vocabulary, seconds, idle=False), allowed)
 
 
-def _error_of(child: _Child) -> str:
+def _error_of(child: _Child, allowed: CheckTime) -> str:
     """Wait for the child's answer and end, and return why the grammar cannot be compiled; empty if it can.
 
-    Raises SlowGrammarError if it takes too long.
+    Raises SlowGrammarError if it takes too long. Its CPU time is added to `allowed.used`.
     """
     with os.fdopen(child.pipe, encoding="utf-8") as pipe:
         error = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+    _, ended, usage = os.wait4(child.pid, 0)
+    allowed.used += (usage.ru_utime + usage.ru_stime) / most_seconds()
+    status = os.waitstatus_to_exitcode(ended)
     if status == -signal.SIGPROF:
         raise SlowGrammarError(
             f"it takes more than {most_seconds():.2g} s of CPU time to compile; use fewer patterns, patternProperties "

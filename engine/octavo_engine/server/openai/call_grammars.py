@@ -126,7 +126,7 @@ class CallGrammars:
 
     def _checked(self, form: Form) -> str:
         grammar = structural_tag_grammar(form, self._model.tokenizer.control_token)
-        check_grammar(grammar, outline(self._model.tokenizer), share=self._model.grammar_share)
+        check_grammar(grammar, outline(self._model.tokenizer), self._model.check_time)
         return grammar
 
     @property

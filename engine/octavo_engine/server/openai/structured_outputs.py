@@ -15,7 +15,6 @@ from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.refused import NotYet
 from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
 from octavo_engine.server.preparation.loaded_model import LoadedModel
-from octavo_engine.server.preparation.prepared import SLOW_GRAMMAR
 from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     GrammarError,
@@ -211,7 +210,7 @@ def grammar_of(body: StructuredFields, model: LoadedModel) -> str | None:
         raise APIError(400, f"{names}: only one of these may be given in a request", param=param)
     try:
         grammar = make()
-        check_grammar(grammar, outline(model.tokenizer), share=model.grammar_share)
+        check_grammar(grammar, outline(model.tokenizer), model.check_time)
     except GrammarError as error:
         raise wrong_grammar(error, param) from None
     return grammar
@@ -219,7 +218,7 @@ def grammar_of(body: StructuredFields, model: LoadedModel) -> str | None:
 
 def wrong_grammar(error: GrammarError, param: str) -> APIError:
     """Return the error 400 of a request whose field `param` has a grammar that cannot be followed."""
-    code = SLOW_GRAMMAR if isinstance(error, SlowGrammarError) else "invalid_grammar"
+    code = "grammar_too_slow" if isinstance(error, SlowGrammarError) else "invalid_grammar"
     return APIError(400, f"{param}: {error}", param=param, code=code)
 
 

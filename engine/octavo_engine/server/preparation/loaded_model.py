@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo_engine import __version__
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.structured.grammar_check import CheckTime
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -18,8 +19,8 @@ class LoadedModel:
     tokenizer: Tokenizer
     tool_call_parser: str = "auto"
     """Name of the format of the model's tool calls; `auto`: the chat template shows it."""
-    grammar_share: float = 1.0
-    """The share of the usual CPU time that checking a new grammar may take."""
+    check_time: CheckTime = field(default_factory=CheckTime)
+    """The CPU time for checking the request's grammars."""
 
     @property
     def fingerprint(self) -> str:

@@ -118,6 +118,8 @@ class Rejected(msgspec.Struct, tag="rejected", frozen=True):
     model: str | None = None
     """The model that the client named, if the error says what this server's model cannot do. If the server has no model
     of that name, the client gets that error instead."""
+    grammar_share: float = 0.0
+    """What checking the request's grammars took, as a share of the CPU time that a check may take."""
 
 
 class Prepared(msgspec.Struct, tag="prepared", frozen=True):
@@ -128,6 +130,8 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True):
     """Bytes of the messages to the engine, of which there is one for each answer, and of the request itself."""
     grammar: bytes = b""
     """The digest of the grammar that the answers must follow; empty if there is none."""
+    grammar_share: float = 0.0
+    """As that of `Rejected`."""
 
 
 Result = Prepared | JSONAnswer | Rejected
@@ -156,8 +160,6 @@ class Task(msgspec.Struct, frozen=True):
     """The digests of grammars that other workers have checked since this one's last task."""
 
 
-SLOW_GRAMMAR = "grammar_too_slow"
-"""The code of the error of a request whose grammar took too long to compile."""
 GRAMMAR_NOT_CHECKED = "grammar_not_checked"
 """The code, between a worker and the pool, of a request whose grammar would take longer than its key's may now."""
 LENGTH = struct.Struct("<I")

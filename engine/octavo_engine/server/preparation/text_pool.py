@@ -24,10 +24,10 @@ from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, retry_after
 from octavo_engine.server.errors import APIError, UnfitModelError
 from octavo_engine.server.preparation.checked_grammars import CheckedGrammars
+from octavo_engine.server.preparation.grammar_budgets import GrammarBudgets
 from octavo_engine.server.preparation.prepared import (
     GRAMMAR_NOT_CHECKED,
     LENGTH,
-    SLOW_GRAMMAR,
     JSONAnswer,
     Prepared,
     Rejected,
@@ -37,7 +37,6 @@ from octavo_engine.server.preparation.prepared import (
     decode_result,
     encode,
 )
-from octavo_engine.server.preparation.slow_grammars import SlowGrammars
 from octavo_engine.server.preparation.text_limits import CPU_SECONDS, WALL_SECONDS, may_take_long
 
 log = logging.getLogger("octavo.text_workers")
@@ -145,8 +144,6 @@ class _Turn:
     """Whether the task may take long."""
     began: float
     """When it began (monotonic seconds)."""
-    grammar_share: float
-    """The share of the usual CPU time that a new grammar may take."""
 
 
 class TextPool:
@@ -169,7 +166,7 @@ class TextPool:
         self._pending = Occupancy(time.monotonic)
         self._pending_of: Counter[str] = Counter()
         """The pending requests of each key that has some."""
-        self._slow_grammars = SlowGrammars(time.monotonic)
+        self._grammar_budgets = GrammarBudgets(time.monotonic, self._count)
         self._checked_grammars = CheckedGrammars()
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -219,8 +216,8 @@ class TextPool:
 
     def _paused(self, key: str) -> RefusedError:
         """Return the error of a request whose grammar is not compiled now."""
-        detail = "grammars took too long to compile, so that new ones may not take as long for some seconds"
-        return RefusedError(429, "slow_grammars", detail, math.ceil(self._slow_grammars.seconds_left(key)) or 1)
+        detail = "new grammars took much time to compile, so that this one may not take as long for some seconds"
+        return RefusedError(429, "slow_grammars", detail, math.ceil(self._grammar_budgets.seconds_left(key)) or 1)
 
     def _check_room(self, key: str) -> None:
         """Raise RefusedError if too many requests of this key, or of all keys, wait to be prepared."""
@@ -245,8 +242,8 @@ class TextPool:
                 self._long_turns.release(key, None)
             raise
         # Clients without keys are not told apart, so that none may have others' grammars refused.
-        share = self._slow_grammars.share(key) if self._several_keys() else 1.0
-        turn = _Turn(key, long, time.monotonic(), share)
+        share = self._grammar_budgets.share(key) if self._several_keys() else 1.0
+        turn = _Turn(key, long, time.monotonic())
         try:
             checked = self._checked_grammars.untold(worker) if long else []  # a task with a grammar is long
             data = encode(Task(job, engine, body, share, checked))
@@ -292,9 +289,8 @@ class TextPool:
             worker.kill()
             self._spawn(self._start_worker_again(turn))
             raise
-        # A grammar that was not compiled at all, as after two slow ones, does not count: the pause would never end.
-        if isinstance(result, Rejected) and result.code in (SLOW_GRAMMAR, GRAMMAR_NOT_CHECKED) and turn.grammar_share:
-            self._slow_grammars.add(turn.key)
+        if isinstance(result, Prepared | Rejected):
+            self._grammar_budgets.take(turn.key, result.grammar_share)
         if isinstance(result, Prepared) and result.grammar:
             self._checked_grammars.add(result.grammar)
         self._release(worker, turn)
