@@ -195,7 +195,8 @@ def test_more_log_probabilities_of_prompts_than_one_answer_may_hold(server: Serv
         (b"[]", "application/json", "invalid_value"),
         (b"null", "application/json", "invalid_value"),
         (b"[" * 200_000, "application/json", "invalid_json"),
-        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "application/json", "invalid_value"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "application/json", "invalid_json"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "unknown": -Infinity}', "application/json", "invalid_json"),
         (
             b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
             "application/json",

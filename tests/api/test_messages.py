@@ -224,6 +224,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an edit of the prompt": ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
                               "context_management.edits[0].type"),
     "a speed that the model has not": ({"speed": "fast"}, "speed"),
+    "a user's id that is no text": ({"metadata": {"user_id": 5}}, "metadata.user_id"),
     "a field of no kind": ({"mcp_servers": []}, "mcp_servers: unknown field"),
     "a tool that is not there": ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "no tool 'x'"),
     "a choice without a name": ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "name must be given"),

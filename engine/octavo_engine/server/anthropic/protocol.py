@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import THREADS
 from octavo_engine.server.openai.body import Body, StrictBody
-from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount, ToolName
+from octavo_engine.server.openai.fields import MAX_TOKENS, Label, Name, StopString, Text, TokenCount, ToolName
 from octavo_engine.server.openai.protocol import IgnoredObject, SamplingFields
 from octavo_engine.server.openai.structured_outputs import ArgumentsSchema, SchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS
@@ -195,6 +195,12 @@ class PromptBody(StrictBody):
     """Prefixes are always cached (unless the server was started without prefix caching)."""
 
 
+class RequestMetadata(Body):
+    """Who asks. Nothing in an answer depends on it."""
+
+    user_id: Label | None = None
+
+
 class MessagesBody(PromptBody, SamplingFields):
     """The body of POST /v1/messages."""
 
@@ -205,7 +211,7 @@ class MessagesBody(PromptBody, SamplingFields):
     """Texts that end the answer. There may be more of them than in a chat completion's `stop`."""
     temperature: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     stream: bool | None = None
-    metadata: IgnoredObject | None = None
+    metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     thread: Annotated[Any, AfterValidator(_no_thread)] = None
     """A conversation that the server would keep. The SDK's tool runner asks for one, and goes on without it."""

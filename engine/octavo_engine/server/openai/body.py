@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -39,7 +39,8 @@ _MAY_BE_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
     """Return the checked body; APIError 400, which names the first error, if it is not valid."""
     try:
-        fields = json.loads(raw.decode("utf-8-sig", "surrogatepass"))  # json itself would also read UTF-16 and UTF-32
+        text = raw.decode("utf-8-sig", "surrogatepass")  # json itself would also read UTF-16 and UTF-32
+        fields = json.loads(text, parse_constant=_refuse)
         if _MAY_BE_SURROGATES.search(raw) and (place := _surrogate(fields, ())) is not None:
             param = param_of(place)
             raise APIError(400, f"{param or 'the body'}: contains an unpaired surrogate", param=param)
@@ -58,6 +59,10 @@ def checked(kind: type[AnyBody], fields: Any) -> AnyBody:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise from_validation(error, fields) from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{constant} is not a number in JSON", constant, 0)
 
 
 def _surrogate(value: Any, place: tuple[str | int, ...]) -> tuple[str | int, ...] | None:
