@@ -17,8 +17,8 @@ from . import state
 from .errors import ClusterError
 from .layout import CHECKOUT
 
-RARE_COLLECTION = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
-"""Go's programs collect garbage a quarter as often as by default: the API server takes a quarter less CPU time so."""
+RARE_COLLECTION = {"GOGC": "200"}
+"""Go's programs collect garbage half as often as by default: it is about a third of the API server's CPU time."""
 
 
 class Sandbox:

@@ -336,17 +336,20 @@ def test_a_deployment_that_is_ahead_of_the_pods_makes_nothing_ready() -> None:
 
 
 def test_pods_that_may_not_be_made() -> None:
-    refused = {"type": "ReplicaFailure", "status": "True", "message": 'violates PodSecurity "restricted"'}
+    said = "cpu max limit to request ratio per Container is 2, but provided ratio is 10.000000"
+    refused = {"type": "ReplicaFailure", "status": "True", "message": said}
     status = summary(children=deployment(total=0, updated=0, conditions=[refused]))
     found = condition(status, ConditionType.DEGRADED)
-    assert (found.reason, 'violates PodSecurity "restricted"' in found.message) == (Reason.POLICY_DENIED, True)
+    assert (found.reason, said in found.message) == (Reason.POLICY_DENIED, True)
+    assert "spec.resources.requests.cpu to at least its limit divided by 2" in found.message
+    assert condition(status, ConditionType.PROGRESSING).status == "True"  # the API server may accept them next time
 
 
 def test_a_replica_set_that_may_not_be_made() -> None:
     said = 'replicasets.apps "good-1" is forbidden: exceeded quota: few, requested: count/replicasets.apps=1, used: '
     refused = {"type": "Progressing", "status": "False", "reason": "ReplicaSetCreateError", "message": said}
     status = summary(children=deployment(total=0, updated=0, conditions=[refused]))
-    for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
+    for kind in (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.DEGRADED, ConditionType.STALLED):
         found = condition(status, kind)
         assert (found.reason, "in ResourceQuota few" in found.message) == (Reason.POLICY_DENIED, True)
 

@@ -24,6 +24,11 @@ _ADVICE = (
         "change the LimitRange (kubectl get limitrange), or how much {0} the spec asks for",
     ),
     (
+        r"(\S+) max limit to request ratio per (?:Container|Pod) is (\S+),",
+        "set spec.resources.requests.{0} to at least its limit divided by {1}, or change the LimitRange (kubectl get "
+        "limitrange)",
+    ),
+    (
         r"must be less than or equal to (\S+) limit of",
         "set spec.resources.limits.{0}, or change the LimitRange that sets that limit (kubectl get limitrange)",
     ),

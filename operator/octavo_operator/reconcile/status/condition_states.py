@@ -100,7 +100,7 @@ def _progressing(facts: Facts) -> ConditionState:
     if facts.out_of_time:
         late = facts.late
         return "False", late.reason, late.message
-    if waits := facts.newest_waits:
+    if waits := facts.newest_waits or facts.refused_pods:
         return "True", waits.reason, waits.message
     return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {loading_status(facts).phase}"
 
