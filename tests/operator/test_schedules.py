@@ -80,6 +80,14 @@ def test_a_schedule_longer_than_its_period_never_ends() -> None:
         now = found.until
 
 
+@pytest.mark.parametrize("duration", ["99999999h", "999999999999999h"])
+def test_a_duration_beyond_the_calendar_lasts_a_century(duration: str) -> None:
+    found = bounds(autoscaling(schedule(duration=duration)), berlin(*MONDAY, 12))
+    assert found.schedules == ("work",)
+    assert found.until is not None
+    assert found.until.year == MONDAY[0] + 100
+
+
 def test_a_duration_is_time_that_passes_also_when_clocks_are_changed() -> None:
     """On 2026-03-29 clocks in Berlin go from 02:00 to 03:00: eight hours from 22:00 end at 07:00 there."""
     night = schedule("0 22 * * *", name="night", duration="8h")

@@ -14,6 +14,8 @@ from octavo_operator.api.autoscaling import Autoscaling, Schedule
 from octavo_operator.api.fields import seconds
 
 _KNOWN_STARTS = 4096  # some megabytes at most; with more schedules they are computed again
+_CENTURY_SECONDS = 100 * 365 * 86_400
+"""A longer duration counts as this: a date after the year 9999 cannot be computed."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def _window(schedule: Schedule, now: datetime) -> _Window:
     latest, following = _starts(
         schedule.start, schedule.time_zone, now.astimezone(UTC).replace(second=0, microsecond=0)
     )
-    if latest is not None and (end := latest + timedelta(seconds=seconds(schedule.duration))) > now:
+    duration = timedelta(seconds=min(seconds(schedule.duration), _CENTURY_SECONDS))
+    if latest is not None and (end := latest + duration) > now:
         return _Window(schedule, True, end)
     return _Window(schedule, False, following)
 
