@@ -73,6 +73,16 @@ def test_says_that_pods_have_no_time_for_their_pause_before_the_api_server_does(
     )
 
 
+def test_a_quantity_too_large_for_kubernetes_counts_as_the_largest_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "large.yaml"
+    source = {"demo": GONE, "s3": {"bucket": "models"}}
+    file.write_text(dump(merged(VALID, {"spec": {"model": {"source": source}, "cache": {"size": "1e5000"}}})))
+    assert main(["render", str(file)]) == 0
+    assert f"--max-size={2**63 - 1}" in capsys.readouterr().out
+
+
 def test_an_adapter_may_have_the_llmservices_name_where_the_model_has_another() -> None:
     adapter = {"name": VALID["metadata"]["name"], "source": {"demo": "smollm2"}}
     assert parse(merged(VALID, {"spec": {"model": {"name": "llama"}, "adapters": [adapter]}})).served_name == "llama"

@@ -17,6 +17,8 @@ _DECIMAL = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal("1e3"), "M": Decimal("1e6"),
     "G": Decimal("1e9"), "T": Decimal("1e12"), "P": Decimal("1e15"), "E": Decimal("1e18"),
 }  # fmt: skip
+_MOST = Decimal(2**63 - 1)
+"""The largest quantity: Kubernetes takes larger ones for this (apimachinery's ParseQuantity)."""
 
 
 def parse_quantity(value: str | int) -> Decimal:
@@ -26,7 +28,7 @@ def parse_quantity(value: str | int) -> Decimal:
         raise ValueError(f"{value!r} is not a quantity")
     number, binary, decimal, exponent = match.groups()
     factor = _BINARY[binary] if binary else _DECIMAL[decimal] if decimal else Decimal(10) ** int(exponent or 0)
-    return Decimal(number) * factor
+    return min(Decimal(number) * factor, _MOST)
 
 
 def _is_quantity(value: Any) -> bool:
