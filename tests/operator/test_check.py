@@ -59,6 +59,9 @@ def test_accepts_a_scrape_within_a_minute(interval: str) -> None:
         ({"terminationGracePeriodSeconds": 10}, 0),
         ({"terminationGracePeriodSeconds": 9, "containers": [{"name": "engine", "lifecycle": None}]}, 0),
         ({"terminationGracePeriodSeconds": None}, 0),
+        ({"$patch": "delete"}, 0),  # what follows is for the API server to refuse
+        ({"containers": "engine"}, 0),
+        ({"containers": [None, {"name": "engine", "lifecycle": {"preStop": {"sleep": {"seconds": "10"}}}}]}, 0),
     ],
 )
 def test_says_that_pods_have_no_time_for_their_pause_before_the_api_server_does(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from octavo_operator.api.resource import FieldError, LLMService
+from octavo_operator.api.status import from_status
 from octavo_operator.render.deployment import grace_period, pod_template
 
 _GRACE = "terminationGracePeriodSeconds"
 
 
 def pod_template_problems(llmservice: LLMService) -> list[FieldError]:
-    """Return one problem for each container whose pause before it is stopped is longer than the pod's time to end."""
-    pod = pod_template(llmservice, "any")["spec"]
-    grace = pod.get(_GRACE)
-    if not isinstance(grace, int):
+    """Return one problem for each container whose pause before it is stopped is longer than the pod's time to end.
+
+    The patch may put anything in the place of any field; the API server judges that.
+    """
+    template = pod_template(llmservice, "any")
+    grace = from_status(template, int, "spec", _GRACE)
+    if grace is None:
         return []
     pauses = {}
-    for container in pod.get("containers") or ():
-        sleep = ((container.get("lifecycle") or {}).get("preStop") or {}).get("sleep") or {}
-        pauses[container.get("name")] = sleep.get("seconds") or 0
+    for container in from_status(template, list, "spec", "containers") or ():
+        if seconds := from_status(container, int, "lifecycle", "preStop", "sleep", "seconds"):
+            pauses[container.get("name")] = seconds
     drain = llmservice.spec.rollout.drain_timeout_seconds
     return [
         FieldError(
