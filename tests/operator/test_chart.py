@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from docs.chart import README, page, values
+from octavo_operator.api.manifest import load
 from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
 from tests.cluster.build import HELM, ensure_built, program
 from tests.cluster.octavo import CHART
@@ -277,6 +278,46 @@ def test_names_of_digits_stay_strings() -> None:
             assert re.findall(r"(?:name|namespace|instance|Name): \d+$", text, re.MULTILINE) == []
             if each["kind"] in SCHEMAS_OF:
                 kubernetes_validate.validate(each, MINORS[-1], strict=True)
+
+
+MORE_LABELS = (
+    "commonLabels.team=all,commonLabels.release=all,commonLabels.own=yes,operator.podLabels.team=pods,"
+    "operator.podLabels.app\\.kubernetes\\.io/name=theirs,monitoring.enabled=Always,monitoring.labels.release=prometheus"
+)
+
+
+def test_each_label_is_set_once_and_the_most_specific_value_wins() -> None:
+    """A name that is there twice is refused by Kustomize, Flux and Argo CD."""
+    to = ("template", "octavo", str(CHART), "--set", "crd.install=false,dashboards.enabled=Never", "--set", MORE_LABELS)
+    contents = [each.content for each in load(helm(*to).encode())]
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in contents}
+    pod = objects["Deployment", "octavo-operator"]["spec"]["template"]["metadata"]["labels"]
+    assert (pod["team"], pod["own"], pod[NAME_LABEL]) == ("pods", "yes", "octavo-operator")
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        labels = objects[kind, "octavo-operator"]["metadata"]["labels"]
+        assert (labels["team"], labels["release"]) == ("all", "prometheus")
+
+
+def test_a_release_with_dots_has_services_and_its_namespace_admits_what_it_runs() -> None:
+    objects = template("--set", "createNamespace=true,metricsApi.hostNetwork=true", release="my.release")
+    services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
+    assert services == ["my-release-operator-metrics"]
+    (namespace,) = [each for each in objects if each["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "privileged"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("metricsApi.tlsPort=8080", "metricsApi.tlsPort and metricsApi.port are both 8080"),
+        ("metricsApi.port=null", "missing property 'port'"),
+    ],
+)
+def test_a_metrics_api_without_two_ports_is_refused(settings: str, words: str) -> None:
+    command = [str(program("helm", (HELM,))), "template", "octavo", str(CHART), "--set", settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert words in done.stderr
 
 
 CEL = {

@@ -1,7 +1,8 @@
-{{- /* The name of the operator's objects, short enough for the suffixes that other names add to it. */ -}}
+{{- /* The name of the operator's objects, short enough for the suffixes that other names add to it. A release's name may
+have dots, which the name of a Service may not have. */ -}}
 {{- define "octavo.name" -}}
 {{- $name := .Values.nameOverride | default "operator" | trunc 20 | trimSuffix "-" }}
-{{- .Values.fullnameOverride | default (printf "%s-%s" (.Release.Name | trunc 42 | trimSuffix "-" | trimSuffix ".") $name) | trunc 52 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | default (printf "%s-%s" (.Release.Name | trunc 42 | trimSuffix "-" | trimSuffix ".") $name) | replace "." "-" | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
 {{- /* The name of the operator's ServiceAccount. */ -}}
@@ -20,14 +21,26 @@ app.kubernetes.io/name: octavo-operator
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{- /* The labels of all objects of the operator. */ -}}
-{{- define "octavo.labels" -}}
+{{- /* The labels that the chart itself gives to all objects of the operator. */ -}}
+{{- define "octavo.ownLabels" -}}
 {{ include "octavo.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/component: operator
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- /* The labels of all objects of the operator. */ -}}
+{{- define "octavo.labels" -}}
+{{ include "octavo.ownLabels" . }}
 {{- include "octavo.commonLabels" . }}
+{{- end }}
+
+{{- /* The labels of an object that has more of its own, each name once: (list $ more). These replace those of commonLabels,
+and none that the chart itself sets. */ -}}
+{{- define "octavo.labelsAnd" -}}
+{{- $common := include "octavo.commonLabels" (first .) | fromYaml }}
+{{- toYaml (merge (include "octavo.ownLabels" (first .) | fromYaml) (last . | default dict) $common) }}
 {{- end }}
 
 {{- /* commonLabels of the values, except labels that the chart sets itself, since selectors use them. */ -}}
