@@ -69,6 +69,7 @@ def read(
         ({"r": 16}, ["rank 16", "--max-lora-rank is 8", "raise --max-lora-rank to 16"]),
         ({"r": 0}, ["r '0'"]),
         ({"r": "4"}, ["r '4'"]),
+        ({"use_rslora": "false"}, ["use_rslora 'false'", "neither true nor false"]),
         ({"lora_alpha": 1e300}, ["lora_alpha"]),
         ({"lora_alpha": float("nan")}, ["lora_alpha"]),
         ({"alora_invocation_tokens": [5]}, ["alora_invocation_tokens", "activated LoRA"]),

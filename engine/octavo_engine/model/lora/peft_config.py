@@ -95,10 +95,12 @@ def read_peft_config(directory: Path) -> PeftConfig:
     rank, alpha = values.get("r", 8), values.get("lora_alpha", 8)
     if type(rank) is not int or rank < 1:
         raise _wrong(path, "r", rank, "is not a rank: it must be a whole number of at least 1")
+    if type(rslora := values.get("use_rslora") or False) is not bool:
+        raise _wrong(path, "use_rslora", rslora, "is neither true nor false")
     return PeftConfig(
         rank,
         _number(path, "lora_alpha", alpha),
-        bool(values.get("use_rslora")),
+        rslora,
         _patterns(path, "rank_pattern", values),
         _patterns(path, "alpha_pattern", values),
         _version(values.get("peft_version")) < (0, 19),
