@@ -137,6 +137,9 @@ def test_a_pod_of_an_old_revision_stalls_nothing() -> None:
     old, new = pod("a", container=crashed(9)), pod("b", container=RUNNING, revision="r2")
     new["metadata"]["creationTimestamp"] = LATER
     assert kstatus(seen(old, new, total=2).as_object()) == "InProgress"
+    serves = seen(pod("a", container=SERVING), new, total=2, ready=1)
+    found = condition(serves, ConditionType.RECONCILING).message
+    assert found == "1 of 1 replicas are of the newest revision, 0 of these are ready"
 
 
 def test_an_object_that_is_no_llmservice_has_failed() -> None:

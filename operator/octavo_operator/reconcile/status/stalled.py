@@ -43,7 +43,8 @@ def reconciling(facts: Facts, now: str) -> ConditionState:
     if facts.rolled_out and facts.ready >= facts.desired:
         return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are as they should be"
     newest = min(facts.count("updatedReplicas"), facts.desired)
-    text = f"{newest} of {facts.desired} replicas are of the newest revision, {facts.ready} are ready"
+    ready = min(facts.ready, sum(pod.ready for pod in _newest(facts))) if facts.pods else facts.ready
+    text = f"{newest} of {facts.desired} replicas are of the newest revision, {ready} of these are ready"
     return "True", Reason.DEPLOYING, text
 
 
