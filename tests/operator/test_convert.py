@@ -141,6 +141,35 @@ def test_a_model_on_a_volume_and_an_autoscaler() -> None:
     assert "replicas" not in spec
 
 
+def on_volumes(*mounts: dict[str, Any]) -> dict[str, Any]:
+    """A workload whose model is /models/hub/qwen, with these mounts of claims and of an empty volume."""
+    claims = [{"name": name, "persistentVolumeClaim": {"claimName": f"claim-{name}"}} for name in ("outer", "inner")]
+    container = {"image": "vllm", "args": ["/models/hub/qwen"], "volumeMounts": list(mounts)}
+    return workload(container, volumes=[*claims, {"name": "empty", "emptyDir": {}}], initContainers=[{"name": "fetch"}])
+
+
+OUTER = {"name": "outer", "mountPath": "/models"}
+
+
+def test_of_mounts_within_each_other_the_innermost_holds_the_model() -> None:
+    found = convert([on_volumes(OUTER, {"name": "inner", "mountPath": "/models/hub/"})])
+    source = found.manifests[0]["spec"]["model"]["source"]
+    assert source == {"persistentVolumeClaim": {"claimName": "claim-inner", "path": "qwen"}}
+    assert [note for note in found.notes if "other containers were left out" in note]
+
+
+def test_an_autoscaler_of_another_namespace_is_another_workloads() -> None:
+    deployment = workload({"image": "vllm", "args": ["a/b"]})
+    deployment["metadata"]["namespace"] = "here"
+    target = {"kind": "Deployment", "name": deployment["metadata"]["name"]}
+    spec = {"scaleTargetRef": target, "minReplicas": None, "maxReplicas": 6}
+    scalers = [
+        {"kind": "HorizontalPodAutoscaler", "metadata": {"namespace": where}, "spec": given}
+        for where, given in (("elsewhere", {**spec, "maxReplicas": 9}), ("here", None), ("here", spec))
+    ]
+    assert only(convert([deployment, *scalers]))["autoscaling"] == {"minReplicas": 1, "maxReplicas": 6}
+
+
 CATALOG_ENTRY = {
     "features": ["TextGeneration"],
     "url": "hf://neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8",
@@ -429,6 +458,8 @@ def test_arguments_of_kserve_that_are_elsewhere_in_the_cluster_are_noted() -> No
         ({**MODEL, "spec": {"url": 5}}, "5 has no counterpart"),
         ({**MODEL, "metadata": {}}, "has not the form of its kind"),
         (workload({"image": "vllm", "args": ["/models/x"]}), "is on no PersistentVolumeClaim"),
+        (on_volumes(OUTER, {"name": "empty", "mountPath": "/models/hub"}), "is on no PersistentVolumeClaim"),
+        (on_volumes({**OUTER, "subPathExpr": "$(POD)"}), "whose subPathExpr each pod computes"),
         (workload({"image": "vllm", "args": ["--port", "1"]}), "name no model"),
         (workload({"image": "nginx"}), "Deployment or StatefulSet that runs vLLM was found"),
         ({**MODEL, "spec": {"url": "hf://a/b", "features": ["SpeechToText"]}}, "turns speech into text"),

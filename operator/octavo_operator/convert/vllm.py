@@ -41,7 +41,7 @@ def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str,
     _note_volumes(draft, pod, source)
     if pod.get("serviceAccountName"):
         draft.note("serviceAccountName was left out: the engine does not call the API server")
-    if len(pod["containers"]) > 1:
+    if len(pod["containers"]) > 1 or pod.get("initContainers"):
         draft.note("other containers were left out: see spec.podTemplate")
     return draft
 
@@ -59,17 +59,17 @@ def _source(arguments: Arguments, container: Mapping[str, Any], pod: Mapping[str
         raise NotConvertibleError("its arguments name no model")
     if not model.startswith("/"):
         return source_of(model, arguments.revision)
-    claims = {
-        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
-        for volume in pod.get("volumes") or []
-        if volume.get("persistentVolumeClaim")
-    }
-    for mount in container.get("volumeMounts") or []:
-        folder = str(mount["mountPath"]).rstrip("/")
-        if mount["name"] in claims and (model + "/").startswith(folder + "/"):
-            inside = "/".join(part for part in (mount.get("subPath", ""), model[len(folder) :].strip("/")) if part)
-            return source_of(f"pvc://{claims[mount['name']]}/{inside}")
-    raise NotConvertibleError(f"its model is the folder {model}, which is on no PersistentVolumeClaim")
+    volumes = {volume["name"]: volume for volume in pod.get("volumes") or []}
+    folders = {str(mount["mountPath"]).rstrip("/"): mount for mount in container.get("volumeMounts") or []}
+    folder = max((each for each in folders if (model + "/").startswith(each + "/")), key=len, default=None)
+    mount = folders[folder] if folder is not None else {}
+    claim = volumes.get(mount.get("name"), {}).get("persistentVolumeClaim")
+    if folder is None or not claim:
+        raise NotConvertibleError(f"its model is the folder {model}, which is on no PersistentVolumeClaim")
+    if mount.get("subPathExpr"):
+        raise NotConvertibleError(f"its model is the folder {model} of a mount whose subPathExpr each pod computes")
+    inside = "/".join(part for part in (mount.get("subPath", ""), model[len(folder) :].strip("/")) if part)
+    return source_of(f"pvc://{claim['claimName']}/{inside}")
 
 
 def _note_volumes(draft: Draft, pod: Mapping[str, Any], source: Mapping[str, Any]) -> None:
@@ -82,13 +82,21 @@ def _note_volumes(draft: Draft, pod: Mapping[str, Any], source: Mapping[str, Any
 
 def _replicas(draft: Draft, workload: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> None:
     for scaler in scalers:
-        target = scaler["spec"]["scaleTargetRef"]
-        if (target["kind"], target["name"]) == (workload["kind"], workload["metadata"]["name"]):
+        if _scales(scaler, workload):
             spec = scaler["spec"]
+            least = spec.get("minReplicas")
             draft.spec["autoscaling"] = {
-                "minReplicas": spec.get("minReplicas", 1),
+                "minReplicas": 1 if least is None else least,
                 "maxReplicas": spec["maxReplicas"],
             }
             draft.note("autoscaling follows the queue now; delete the HorizontalPodAutoscaler with the Deployment")
             return
     draft.spec["replicas"] = workload["spec"].get("replicas", 1)
+
+
+def _scales(scaler: Mapping[str, Any], workload: Mapping[str, Any]) -> bool:
+    """Return True if a HorizontalPodAutoscaler is the workload's, and of its namespace where both name theirs."""
+    target, ours = (scaler.get("spec") or {}).get("scaleTargetRef") or {}, workload["metadata"]
+    theirs = (scaler.get("metadata") or {}).get("namespace")
+    same_namespace = not theirs or not ours.get("namespace") or theirs == ours["namespace"]
+    return same_namespace and (target.get("kind"), target.get("name")) == (workload["kind"], ours["name"])
