@@ -203,6 +203,22 @@ def test_what_was_swapped_out_comes_back_as_it_was(kinds: str, prefix: bool, ahe
         assert stats.recomputed_tokens == 0, "nothing is computed again"
 
 
+def test_swapped_blocks_of_a_window_find_room_beside_what_the_prefix_cache_has_of_it() -> None:
+    """A window of 20 blocks in a pool of 30: the urgent request leaves an earlier window of the same prefix there."""
+    groups = [KVGroup(80), KVGroup(30, "sliding", 80)]
+    scheduler, device = make_engine(
+        groups=groups, block_size=4, seqs=1, tokens=20, policy="priority", swap_blocks=82, swap_block_seconds=0.0
+    )
+    slow = add(scheduler, "slow", [5] * 120 + list(range(120)), max_tokens=9, priority=1)
+    before = [output for _ in range(13) for output in step(scheduler, device)[1]]
+    urgent = add(scheduler, "urgent", [5] * 120 + [1], max_tokens=1)
+    outputs = before + run(scheduler, device=device)
+    assert (slow.preemptions, slow.swapped) == (1, None)
+    assert answer_of(outputs, "slow") == expected(slow)
+    assert answer_of(outputs, "urgent") == expected(urgent)
+    assert StatsReader(scheduler).read().recomputed_tokens == 0
+
+
 def displaced(**rules: object) -> tuple[Scheduler, Device, RequestState, StepPlan]:
     """One seat: a request of 41 computed tokens (3 blocks) gives way to an urgent one; the plan in which it does."""
     scheduler, device = make_engine(seqs=1, policy="priority", prefix=False, **rules)

@@ -81,8 +81,8 @@ class KVMemory:
     def match(self, state: RequestState, *, private: bool = False) -> None:
         """Begin a request's block tables with the prefix cache's blocks, and set its `computed` tokens.
 
-        At least the last known token is left to compute, for its logits. A `private` request will reserve blocks: it
-        shares none if a group frees blocks as a sequence grows, else it could need more than it reserved.
+        At least the last known token is left to compute, for its logits. A `private` request will reserve blocks, or
+        has swapped ones: it shares none if a group frees blocks as a sequence grows, or it could need more than `peak`.
         """
         caching = self.prefix_caching and (self._all_kept or not private) and not state.needs_prompt_logprobs
         usable = (len(state.token_ids) - 1) // self.block_size if caching else 0

@@ -185,7 +185,7 @@ class Planner:
         computed = builder.before(parent) if parent is not None and state.scheduled_at is None else 0
         alike = parent is not None and parent.long_context == state.long_context
         if parent is None or not (alike and self.memory.fork(parent, state, computed)):
-            self.memory.match(state, private=last_time)
+            self.memory.match(state, private=last_time or state.swapped is not None)
         tokens = state.final_len if last_time else state.known
         return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
 
