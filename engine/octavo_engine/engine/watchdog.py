@@ -43,7 +43,8 @@ class Watchdog:
     @property
     def silence(self) -> float:
         """Seconds since the oldest unanswered ping was sent, while this process ran; 0 if every ping was answered."""
-        return 0.0 if self._unanswered_since is None else self.clock() - self._unanswered_since
+        since = self._unanswered_since  # read once: probes read it in another thread, and the answer may come meanwhile
+        return 0.0 if since is None else self.clock() - since
 
     @property
     def stalled(self) -> bool:
