@@ -12,12 +12,14 @@ from typing import Any, cast
 
 import pytest
 
+from octavo_engine.core.request import Request
 from octavo_engine.engine.adapter_slots import MAX_WAIT, TURN, AdapterSlots
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
+from octavo_engine.sampling_params import SamplingParams
 
 
 class Store:
@@ -251,6 +253,24 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
     assert "was loaded anew, or unloaded" in str(outcome)
     with pytest.raises(KeyError):
         store.digest_of("sql")
+
+
+def test_requests_that_were_sent_before_a_name_was_loaded_anew_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP process names the weights, and hears of new ones later than the engine; an unload forgets them all."""
+    store = AdapterStore(cast("Any", None), 4)
+    monkeypatch.setattr(store, "_read", lambda path: SimpleNamespace(digest=path, rank=1))
+    sampling = SamplingParams(max_tokens=1)
+    for path in ("a", "b", "b", "c", "b"):
+        store.load("sql", path)
+    assert {*store._known} == {"b", "c"}
+    for digest in ("b", "c"):
+        store.begin(Request(request_id=digest, prompt_token_ids=(1,), sampling=sampling, adapter=digest))
+    store.unload("sql")
+    assert {*store._known} == {"b", "c"}
+    for digest in ("b", "c"):
+        store.end(digest)
+    assert not store._known
+    assert not store._replaced
 
 
 def test_adapters_are_read_at_a_lower_priority_than_steps_are_computed() -> None:

@@ -38,7 +38,8 @@ class _Known:
     adapter: Adapter | None
     """None while it is not in CPU memory."""
     names: set[str] = field(default_factory=set)
-    """The names that stand for the adapter. Without names and requests it is removed."""
+    """The names that stand for the adapter, or did before their newest load. Without names and requests it is
+    removed."""
     requests: set[str] = field(default_factory=set)
     """Ids of the requests that use the adapter."""
     used: int = 0  # the store's clock at the last use
@@ -65,6 +66,9 @@ class AdapterStore:
         """
         self._limits, self._max_adapters = limits, max_adapters
         self._names: dict[str, str] = {}
+        self._replaced: dict[str, str] = {}
+        """For some names, the digest that they stood for before their newest load. It stays known, as the HTTP process
+        sends requests with it until it has heard of that load."""
         self._known: dict[str, _Known] = {}
         self._digest_of_request: dict[str, str] = {}
         self._loads: dict[int, _Load] = {}
@@ -107,7 +111,10 @@ class AdapterStore:
         return found
 
     def _take(self, name: str, path: str, adapter: Adapter) -> AdapterInfo:
-        self.unload(name)
+        if self._names.get(name) != adapter.digest:
+            self._forget_name(name, self._replaced)
+            if (before := self._names.pop(name, None)) is not None:
+                self._replaced[name] = before
         known = self._known.setdefault(adapter.digest, _Known(path, adapter))
         known.adapter, known.path = known.adapter or adapter, path
         known.names.add(name)
@@ -120,7 +127,11 @@ class AdapterStore:
     def unload(self, name: str) -> None:
         """Remove the adapter's name, also from a load under way; requests that use the adapter run to their end."""
         self._newest.pop(name, None)
-        if (digest := self._names.pop(name, None)) is not None:
+        for digests in (self._names, self._replaced):
+            self._forget_name(name, digests)
+
+    def _forget_name(self, name: str, digests: dict[str, str]) -> None:
+        if (digest := digests.pop(name, None)) is not None:
             self._known[digest].names.discard(name)
             self._forget_unused(digest)
 
