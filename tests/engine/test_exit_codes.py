@@ -165,6 +165,7 @@ def test_what_does_not_fit_is_reported_before_loading_with_exit_code_4() -> None
     [
         ("--max-num-seq=4", ("--max-num-seq", "did you mean --max-num-seqs?")),
         ("--max-num-seqs=0", ("--max-num-seqs", "smallest allowed value, 1")),
+        ("--max-model-len=100000000", ("--max-model-len", "largest allowed value, 16,777,216")),
         ("--max-num-seqs=many", ("--max-num-seqs", "whole number")),
         ("--dtype=int3", ("--dtype", "bfloat16")),
         ("--speculative-config={}", ("--speculative-config", "method", "ngram")),

@@ -72,9 +72,9 @@ class Setting:
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigurationError(f"--{name}: {value} is not a finite number")
         if self.minimum is not None and value < self.minimum:
-            raise ConfigurationError(f"--{name}: {value} is below the smallest allowed value, {self.minimum:g}")
+            raise ConfigurationError(f"--{name}: {value} is below the smallest allowed value, {self.minimum:,}")
         if self.maximum is not None and value > self.maximum:
-            raise ConfigurationError(f"--{name}: {value} is above the largest allowed value, {self.maximum:g}")
+            raise ConfigurationError(f"--{name}: {value} is above the largest allowed value, {self.maximum:,}")
 
 
 def setting(default: Any, kind: str, help: str, **limits: Any) -> Any:
