@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from playwright._impl._driver import compute_driver_executable
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.api.real_server import RealServer
 from tests.api.scripted_engine import READY
@@ -48,6 +48,16 @@ ANSWERS_OF_THE_TEST = """() => {
   window.fetch = (url, options) =>
     url === "/v1/chat/completions" ? Promise.resolve(new Response(stream)) : fetched(url, options);
 }"""
+SAMPLING: dict[str, tuple[str, float]] = {
+    "Temperature": ("temperature", 0.25),
+    "Top p": ("top_p", 0.5),
+    "Top k": ("top_k", 7),
+    "Min p": ("min_p", 0.125),
+    "Frequency penalty": ("frequency_penalty", -1),
+    "Presence penalty": ("presence_penalty", 1.5),
+    "Seed": ("seed", 3),
+    "Max tokens": ("max_tokens", 9),
+}
 PHONE: Any = {"width": 390, "height": 844}
 
 
@@ -124,7 +134,11 @@ def test_an_answer_is_stopped_and_what_came_of_it_stays(server: Served, context:
     server.play("one two three four", hold_after=2)
     page = opened(context, server.url)
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
-    ask(page, "Count.")
+    page.get_by_label("Your message").fill("Count,")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("please.")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article", name="You")).to_contain_text("Count,\nplease.")
     answer = page.get_by_role("article", name="Model").first
     expect(answer).to_contain_text("one")
     page.keyboard.press("Escape")
@@ -132,6 +146,10 @@ def test_an_answer_is_stopped_and_what_came_of_it_stays(server: Served, context:
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
     expect(answer).to_contain_text("one")
     server.wait_until(lambda: server.engine.aborted)
+    page.get_by_role("button", name="Regenerate").click()
+    expect(answer).to_contain_text("one")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".timing").first).to_have_text("Stopped.")
 
 
 def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealServer, context: BrowserContext) -> None:
@@ -144,8 +162,19 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     expect(page.locator(".timing")).to_have_text([re.compile("12 tokens"), re.compile("12 tokens")])
     left, right = (each.inner_text() for each in page.get_by_role("article", name="Model").all())
     assert left == right  # the same seed, prompt and model
-    expect(page.locator("#difference")).to_be_visible()
-    expect(page.locator("#difference ins, #difference del")).to_have_count(0)
+    difference = page.locator("#difference")
+    expect(difference).to_be_visible()
+    expect(difference.locator("ins, del")).to_have_count(0)
+    page.get_by_label("Compare two").uncheck()
+    page.get_by_label("Max tokens").fill("3")  # so that the answers differ in any case
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".timing").first).to_contain_text("3 tokens")
+    page.get_by_label("Compare two").check()
+    expect(difference.locator("del, ins")).not_to_have_count(0)
+    kept = page.evaluate("JSON.parse(sessionStorage['octavo-session']).columns.map(one => one.messages[1].content)")
+    own = "(p, other) => [...p.childNodes].map(one => one.nodeName === other ? '' : one.textContent).join('')"
+    assert [difference.locator("p").evaluate(own, of_the_other) for of_the_other in ("INS", "DEL")] == kept
 
 
 def test_an_adapter_that_is_loaded_can_be_chosen_and_compared_with_the_base(
@@ -385,10 +414,24 @@ def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], co
     full = start(max_queued_requests=0)
     full.do(lambda: full.serving.metrics.reject("queued_requests"))
     full.do(lambda: full.serving.metrics.reject("invalid"))  # an error of the client is no rejection for load
-    full.do(lambda: full.engine.report(running=4, waiting=0))
+    stats = {"running": 4, "waiting": 2, "kv_usage": 0.37, "prefix_queried_tokens": 200, "prefix_hit_tokens": 50}
+    full.do(lambda: full.engine.report(**stats))
     full.do(lambda: setattr(full.serving.admission, "begun", 4))
-    page = opened(context, full.url)
-    expect(page.get_by_label("Load of the engine")).to_contain_text("1 rejected")
+    page = context.new_page()
+    page.clock.install()
+
+    def counted(route: Route) -> None:
+        full.do(lambda: full.serving.metrics.generated_tokens.add(10_000))  # between any two looks of the page
+        route.continue_()
+
+    page.route("**/metrics", counted)
+    page.goto(full.url)
+    load = page.get_by_label("Load of the engine")
+    expect(load).to_contain_text("1 rejected")
+    page.clock.fast_forward(5000)  # after so many ms the page looks again
+    figures = r"4 running · 2 waiting · KV cache 37 % · [1-9]\d*\.\d tokens/s · prefix hits 25 % · 1 rejected"
+    expect(load).to_have_text(re.compile(f"^{figures}$"))
+    page.unroute_all(behavior="wait")
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     ask(page, "Hello")
     expect(page.get_by_role("status")).to_have_text(re.compile(r"Try again in \d+ s\."))
@@ -423,10 +466,15 @@ def test_a_setting_that_cannot_be_sent_is_shown_and_nothing_is_asked(server: Ser
     ask(page, "Hello")
     expect(page.get_by_label("Temperature")).to_be_visible()
     expect(page.get_by_role("article")).to_have_count(0)
-    page.get_by_label("Temperature").fill("0.25")
+    for label, (_, value) in SAMPLING.items():
+        page.get_by_label(label).fill(str(value))
+    page.get_by_label("System message", exact=True).fill("Be brief.")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("article", name="Model")).to_have_text("one")
-    expect(page.locator("#raw")).to_contain_text('"temperature": 0.25')
+    expect(page.locator("#raw")).to_contain_text("[DONE]")
+    sent = json.loads(page.locator("#raw").text_content().partition("\n\n")[0])  # type: ignore[union-attr]
+    assert {name: sent[name] for name, _ in SAMPLING.values()} == dict(SAMPLING.values())
+    assert [each["content"] for each in sent["messages"]] == ["Be brief.", "Hello"]
 
 
 @pytest.mark.parametrize("end", ["closed", "offline"])
