@@ -85,9 +85,11 @@ async def test_a_copy_that_does_harm_is_deleted(kind: str, owned: bool) -> None:
 
 OUR_PORT = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}
 BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
-    ("Service", {"selector": {"mesh": "yes"}}),
-    ("Service", {"ports": [{"name": "more", "port": 9999, "targetPort": 9999}, OUR_PORT]}),
-    ("Deployment", {"replicas": 0}),
+    ("Service", {"spec": {"selector": {"mesh": "yes"}}}),
+    ("Service", {"spec": {"ports": [{"name": "more", "port": 9999, "targetPort": 9999}, OUR_PORT]}}),
+    ("Service", {"metadata": {"labels": {SERVICE_LABEL: GONE}}}),
+    ("Deployment", {"spec": {"replicas": 0}}),
+    ("Deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": "mirror/gone"}]}}}}),
 ]
 
 
@@ -113,7 +115,7 @@ async def test_what_admission_changes_is_tried_again_once_a_minute(
         def admitted(self, manifest: dict[str, Any]) -> dict[str, Any]:
             if manifest["kind"] != kind or not self.changes:
                 return manifest
-            return {**manifest, "spec": {**manifest["spec"], **change}}
+            return merged(manifest, change)
 
     monkeypatch.setattr(reconciler_module, "Children", functools.partial(Children, clock=clock))
     server = Changing(replicas=1)
@@ -136,7 +138,7 @@ async def test_what_admission_changes_is_tried_again_once_a_minute(
     clock.now += 60
     await operator.reconcile(KEY)
     assert kind in server.writes
-    assert change.items() != {name: server.live[kind]["spec"][name] for name in change}.items()
+    assert merged(server.live[kind], change) != server.live[kind], "the change is gone"
 
 
 async def test_what_another_manager_adds_to_the_selector_of_the_service_is_removed(clock: Clock) -> None:

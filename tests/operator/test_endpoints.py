@@ -83,6 +83,11 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
 FOREIGN = [
     (made(selector={"nobody": "has-this"}), "", "its selector is nobody=has-this, which the operator has not set"),
     (made(ports=[{"name": "http", "port": 80, "targetPort": 1}]), "", "its port http leads to 1, which"),
+    (
+        {**made(), "metadata": {"uid": "s1"}},
+        "",
+        "its label octavo.dev/llmservice, by which its EndpointSlices are known, ",
+    ),
     (made(), "argocd keeps changing it", "does not route to any of them: argocd keeps changing it"),
     (made(), "", "something other than the operator makes its endpoints"),
 ]

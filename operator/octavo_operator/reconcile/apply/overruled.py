@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from octavo_operator.api.names import SERVICE_LABEL
 from octavo_operator.reconcile.apply.dependence import Identity
-from octavo_operator.reconcile.observation.observe import Key
+from octavo_operator.reconcile.observation.observe import Key, engine_image
 
 RETRY_SECONDS = 60.0
 """The pause between two tries, each of which is a dry run."""
@@ -49,11 +50,20 @@ class Overruled:
 
 
 def is_overruled(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Return True if a Service selects other pods or leads to another port, or a Deployment has other replicas."""
+    """Return True if a Service selects other pods, leads to another port or lacks the label by which its EndpointSlices
+    are known, or a Deployment has other replicas, or another image with which nothing serves.
+    """
     wanted, there = manifest["spec"], live.get("spec") or {}
     if manifest["kind"] == "Service":
-        return bool(wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
-    return manifest["kind"] == "Deployment" and "replicas" in wanted and wanted["replicas"] != there.get("replicas")
+        known = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL) == manifest["metadata"]["labels"][
+            SERVICE_LABEL
+        ]
+        return bool(not known or wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
+    if manifest["kind"] != "Deployment":
+        return False
+    # A webhook may have put a mirror's image there, which is as good where it can be pulled.
+    serves = live["status"].get("availableReplicas") or live["engineImage"] == engine_image(wanted)
+    return not serves or ("replicas" in wanted and wanted["replicas"] != there.get("replicas"))
 
 
 def _targets(spec: Mapping[str, Any]) -> list[Any]:

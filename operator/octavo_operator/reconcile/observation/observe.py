@@ -168,7 +168,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
     if names := _KEPT_SPEC.get(kind.name):
         spec = body.get("spec") or {}
         if kind.name == "Deployment":
-            kept["engineImage"] = _engine_image(spec)
+            kept["engineImage"] = engine_image(spec)
             kept["gated"] = _gated_fields((spec.get("template") or {}).get("spec") or {})
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
@@ -212,7 +212,8 @@ def _gated_fields(pod: Mapping[str, Any]) -> dict[str, bool]:
     return {"claims": bool(pod.get("resourceClaims")), "images": images}
 
 
-def _engine_image(spec: Mapping[str, Any]) -> str:
+def engine_image(spec: Mapping[str, Any]) -> str:
+    """Return the image of the engine in the spec of a Deployment; empty: it has none."""
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
     return next((str(each.get("image") or "") for each in containers if each["name"] == CONTAINER), "")
 

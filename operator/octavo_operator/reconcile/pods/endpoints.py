@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import ConditionType, Reason
-from octavo_operator.api.names import selector
+from octavo_operator.api.names import SERVICE_LABEL, selector
 from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.render.container import PORT_NAME
 
@@ -58,6 +58,8 @@ def foreign_route(service: Mapping[str, Any], name: str) -> str:
     Empty: it routes as the operator has applied it.
     """
     spec = service.get("spec") or {}
+    if service and (label := (service["metadata"].get("labels") or {}).get(SERVICE_LABEL)) != name:
+        return f"its label {SERVICE_LABEL}, by which its EndpointSlices are known, is {label or 'missing'}"
     selects, ports = spec.get("selector") or {}, spec.get("ports") or ()
     targets = [port.get("targetPort") for port in ports if port.get("name") == PORT_NAME]
     if service and selects != selector(name):
