@@ -421,7 +421,9 @@ def test_an_inference_service_of_kserve() -> None:
 
 def test_an_inference_service_names_its_model_in_an_argument_or_runs_a_container_of_its_own() -> None:
     form = {"modelFormat": {"name": "huggingface"}}
-    named = only(convert([predictor(model={**form, "args": ["--model_id=Qwen/Qwen3-8B", "--task=embed"]})]))
+    more = {"args": ["--model_id=Qwen/Qwen3-8B", "--task=embed"], "envFrom": [{"configMapRef": {"name": "proxy"}}]}
+    named = only(convert([predictor(model={**form, **more})]))
+    assert named["engine"] == {"envFrom": more["envFrom"]}
     assert named["model"]["name"] == "huggingface-llama3" and named["replicas"] == 1
     assert named["model"]["source"] == {"huggingFace": {"repository": "Qwen/Qwen3-8B"}}
     own = only(convert([predictor(minReplicas=2, containers=[RENDERED_CONTAINER])]))

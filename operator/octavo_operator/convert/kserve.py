@@ -95,6 +95,8 @@ def _draft(
     }
     draft.spec["engine"] = dict(arguments.engine)
     environment(draft, [one for one in variables if one["name"] != _MORE_ARGUMENTS])
+    if container.get("envFrom"):
+        draft.spec["engine"]["envFrom"] = container["envFrom"]
     resources(draft, container.get("resources") or {})
     return draft
 
