@@ -665,11 +665,19 @@ def test_pods_that_were_ended_for_good_do_not_count(phase: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"), [({"suspend": True}, Reason.SUSPENDED), ({"replicas": 0}, Reason.SCALED_TO_ZERO)]
+    ("fields", "reason", "words"),
+    [
+        ({"suspend": True}, Reason.SUSPENDED, "spec.suspend is true"),
+        ({"replicas": 0}, Reason.SCALED_TO_ZERO, "spec.replicas is 0"),
+        ({"autoscaling": {"maxReplicas": 2}}, Reason.SCALED_TO_ZERO, "another client has set the replicas"),
+    ],
 )
-def test_stopped_on_purpose_is_not_broken(fields: dict[str, Any], reason: Reason) -> None:
-    status = summary(of=service(**fields), children=deployment(total=0, updated=0))
+def test_stopped_on_purpose_is_not_broken(fields: dict[str, Any], reason: Reason, words: str) -> None:
+    children = deployment(total=0, updated=0)
+    children["Deployment", "good"]["spec"] = {"replicas": 0}
+    status = summary(of=service(**fields), children=children)
     assert condition(status, ConditionType.READY).reason == reason
+    assert words in condition(status, ConditionType.READY).message
     assert condition(status, ConditionType.DEGRADED).status == "False"
     assert status.replicas == 0
 

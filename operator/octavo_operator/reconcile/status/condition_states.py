@@ -36,7 +36,8 @@ def _stopped(facts: Facts) -> ConditionState | None:
     if facts.service.spec.suspend:
         return "False", Reason.SUSPENDED, "spec.suspend is true: no pod runs"
     if facts.desired == 0:
-        return "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0: no pod runs"
+        held = f"another client has set the replicas of Deployment {facts.service.name} to 0"
+        return "False", Reason.SCALED_TO_ZERO, f"{held if facts.scaled else 'spec.replicas is 0'}: no pod runs"
     if facts.result.ends and facts.ready == 0:
         return "False", Reason.BEING_DELETED, facts.result.ends
     return None
