@@ -211,6 +211,14 @@ HOSTILE = [
         yaml.safe_dump_all([VALID, merged(VALID, {"spec": {"replicas": -3}})]).encode(),
         "document 2: spec.replicas",
     ),
+    (
+        "a List as kubectl get writes it, one item bad",
+        yaml.safe_dump(
+            {"kind": "List", "apiVersion": "v1", "items": [VALID, merged(VALID, {"kind": "LLMSvc"})]}
+        ).encode(),
+        "item 2: kind: 'LLMSvc' is not LLMService",
+    ),
+    ("an empty List", b"apiVersion: v1\nkind: List\nitems: []", "holds no LLMService"),
 ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from octavo_operator.api.manifest import Document, ManifestError, read
+from octavo_operator.api.manifest import ManifestError, objects_in, read
 from octavo_operator.api.names import GROUP, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse
 
@@ -31,19 +33,22 @@ def inspect(path: Path) -> Inspection:
         found.problems.append(str(error))
         return found
     for document in documents:
-        _check(document, found, f"document {document.position}: " if len(documents) > 1 else "")
+        where = f"document {document.position}: " if len(documents) > 1 else ""
+        objects = list(objects_in(document.content))
+        for number, one in enumerate(objects, 1):
+            _check(one, found, where + (f"item {number}: " if len(objects) > 1 else ""))
     if not found.services and not found.problems:
         found.problems.append(f"holds no {KIND}")
     return found
 
 
-def _check(document: Document, found: Inspection, prefix: str) -> None:
-    kind, api_version = document.content.get("kind"), document.content.get("apiVersion")
+def _check(content: Mapping[str, Any], found: Inspection, prefix: str) -> None:
+    kind, api_version = content.get("kind"), content.get("apiVersion")
     ours = str(api_version).startswith(f"{GROUP}/") or "llmservice" in str(kind).lower()
     if kind and api_version and not ours:
         found.skipped.append(f"{prefix}{kind} is no {KIND}")
         return
     try:
-        found.services.append(parse(document.content))
+        found.services.append(parse(content))
     except InvalidLLMServiceError as error:
         found.problems.extend(f"{prefix}{problem}" for problem in error.problems)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,15 @@ def read(path: Path) -> list[Document]:
     if len(data) > MAX_BYTES:
         raise ManifestError(f"is larger than {MAX_BYTES >> 20} MiB, more than Kubernetes would store")
     return load(data)
+
+
+def objects_in(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the object of a document, or those of a List, as `kubectl get -o yaml` writes it, one by one."""
+    items = content.get("items")
+    if str(content.get("kind", "")).endswith("List") and isinstance(items, list):
+        yield from (item for item in items if isinstance(item, dict))
+    else:
+        yield content
 
 
 def load(data: bytes) -> list[Document]:

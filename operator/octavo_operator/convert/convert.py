@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo_operator.api.manifest import objects_in
 from octavo_operator.api.resource import InvalidLLMServiceError, parse
 from octavo_operator.convert.draft import Draft, NotConvertibleError
 from octavo_operator.convert.kserve import convert_inference_service, convert_llm_inference_service
@@ -31,7 +32,7 @@ class Conversions:
 
 def convert(documents: Sequence[Mapping[str, Any]]) -> Conversions:
     """Return the LLMServices of all objects that serve a model; objects that serve none are ignored."""
-    objects = list(_objects(documents))
+    objects = [one for document in documents for one in objects_in(document)]
     scalers = [one for one in objects if one.get("kind") == "HorizontalPodAutoscaler"]
     found = Conversions()
     for one in objects:
@@ -72,13 +73,3 @@ def _add(found: Conversions, draft: Draft) -> None:
         parse(manifest)
     except InvalidLLMServiceError as error:
         found.notes += [f"{draft.kind}: to be corrected before it is applied: {problem}" for problem in error.problems]
-
-
-def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a file, those of a List (as `kubectl get -o yaml` writes them) one by one."""
-    for document in documents:
-        items = document.get("items")
-        if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
-            yield from (item for item in items if isinstance(item, dict))
-        else:
-            yield document
