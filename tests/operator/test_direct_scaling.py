@@ -112,6 +112,18 @@ async def test_what_others_scale_is_left_to_them() -> None:
     assert world.scaler.reports == {}
 
 
+async def test_a_fault_at_one_service_keeps_no_other_from_being_scaled() -> None:
+    world = World()
+    other = merged(world.service, {"metadata": {"name": "other"}})
+    broken: dict[str, Any] = {"metadata": {"name": "other"}, "spec": {"replicas": "several"}}
+    indexes = {
+        LLMSERVICE.plural: {("llm", "other"): [other], KEY: [world.service]},
+        "deployments": {("llm", "other"): [broken], KEY: [world.deployment]},
+    }
+    await DirectScaler(cast(Cluster, world), indexes, world.queue).look(cast(Collector, world))
+    assert world.deployment["spec"]["replicas"] == 7
+
+
 async def test_schedules_begin_by_the_api_servers_clock() -> None:
     noon = {"name": "noon", "start": "30 11 * * *", "duration": "1h", "minReplicas": 5, "maxReplicas": 6}
     world = World(schedules=[noon])

@@ -74,7 +74,10 @@ class DirectScaler:
         for known in (self.reports, self._histories, self._others):
             for gone in known.keys() - services.keys():
                 del known[gone]
-        await asyncio.gather(*(self._scale(collector, key, service) for key, service in services.items()))
+        scaled = (self._scale(collector, key, service) for key, service in services.items())
+        for key, error in zip(services, await asyncio.gather(*scaled, return_exceptions=True), strict=True):
+            if isinstance(error, Exception):  # the boundary: a fault of ours affects one LLMService only
+                logger.error("%s/%s: cannot be scaled, by a fault of the operator", *key, exc_info=error)
 
     def _services(self) -> dict[Key, LLMService]:
         found, index = {}, self._indexes.get(LLMSERVICE.plural, {})
