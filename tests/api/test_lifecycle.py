@@ -272,7 +272,7 @@ def test_what_does_not_finish_in_time_gets_an_error(start: Callable[..., Served]
     assert server.join() == 0
 
 
-def test_a_second_signal_ends_at_once(start: Callable[..., Served]) -> None:
+def test_a_second_signal_ends_at_once(start: Callable[..., Served], caplog: pytest.LogCaptureFixture) -> None:
     server = start(drain_timeout=3600)
     with ThreadPoolExecutor() as pool:
         streams = _open_streams(server, pool, 2)
@@ -285,6 +285,7 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Served]) -> None:
         answer = whole.result()
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_shutting_down")
     assert server.join() == 0
+    assert "3 requests end with an error, at a second signal" in caplog.messages
 
 
 def test_probes_do_not_call_a_dead_engine_loading(start: Callable[..., Served]) -> None:

@@ -228,7 +228,8 @@ class Server:
             log.info("draining: %s may take %g s more; a second signal ends them at once", count, limit)
             await run_until(running.idle(), self._hurried.wait(), timeout=limit)
         if running:
-            log.warning("%d requests did not finish within --drain-timeout and end with an error", len(running))
+            why = "at a second signal" if self._hurried.is_set() else "as they did not finish within --drain-timeout"
+            log.warning("%d requests end with an error, %s", len(running), why)
             running.fail_all(shutting_down())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(running.idle(), _CLOSING)
