@@ -107,6 +107,20 @@ def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
     assert failed.value.exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        ({"containers": [{"name": "engine", "$patch": "delete"}]}, "leaves the container engine without command, args"),
+        ({"containers": [{"name": "engine", "startupProbe": None}]}, "without startupProbe"),
+        ({"volumes": [{"name": "tmp", "$patch": "delete"}]}, "without volume tmp"),
+    ],
+)
+def test_a_pod_template_without_what_is_needed_here_is_refused(pod: dict[str, Any], words: str) -> None:
+    pod = {**pod, "terminationGracePeriodSeconds": None}
+    with pytest.raises(LocalError, match=words), run_local(service(podTemplate={"spec": pod})):
+        pass
+
+
 @pytest.mark.usefixtures("misbehaving")
 def test_a_volume_that_exists_only_in_a_cluster_is_asked_for(tmp_path: Path) -> None:
     claim = {"model": {"source": {"demo": GONE, "persistentVolumeClaim": {"claimName": "w"}}}}

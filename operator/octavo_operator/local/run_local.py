@@ -23,6 +23,10 @@ from octavo_operator.render.children import render
 from octavo_operator.render.container import CONTAINER, PRE_STOP_SECONDS
 from octavo_operator.render.fetch import FETCH
 
+_NEEDED = ("command", "args", "env", "volumeMounts", "startupProbe", "readinessProbe", "livenessProbe")
+"""The fields of the engine's container that are used here."""
+_KUBERNETES_GRACE_SECONDS = 30
+
 
 @contextlib.contextmanager
 def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | None = None) -> Iterator[LocalEngine]:
@@ -35,7 +39,7 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
         raise LocalError("; ".join(map(str, missing)))
     manifests = render(service, RenderConfig(engine_image="local"))
     pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
-    container = next(container for container in pod["containers"] if container["name"] == CONTAINER)
+    container = _engine_of(pod)
     before = {container["name"]: container for container in pod.get("initContainers") or ()}
     port = _claim_port(port)
     with contextlib.ExitStack() as left:
@@ -47,9 +51,28 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
         if FETCH in before:
             run_to_the_end(translate(before[FETCH], port, folders, os.environ), root)
         process = start(translate(container, port, folders, os.environ), root)
-        engine = LocalEngine(process, container, port, pod["terminationGracePeriodSeconds"] - PRE_STOP_SECONDS)
+        engine = LocalEngine(
+            process,
+            container,
+            port,
+            pod.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS) - PRE_STOP_SECONDS,
+        )
         left.callback(engine.close)
         yield engine
+
+
+def _engine_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the engine's container; LocalError if spec.podTemplate has taken away what is needed to run it here."""
+    engine: Mapping[str, Any] = next(
+        (each for each in pod.get("containers") or () if each.get("name") == CONTAINER), {}
+    )
+    volumes = {volume["name"] for volume in pod.get("volumes") or ()}
+    missing = [name for name in _NEEDED if not engine.get(name)]
+    used = ["tmp", *(mount["name"] for mount in engine.get("volumeMounts") or ())]
+    missing += [f"volume {name}" for name in dict.fromkeys(used) if name not in volumes]
+    if missing:
+        raise LocalError(f"spec.podTemplate leaves the container {CONTAINER} without {', '.join(missing)}")
+    return engine
 
 
 def _list_adapters(

@@ -24,7 +24,7 @@ def make_folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mappin
         name = volume["name"]
         if name in given:
             folders[name] = given[name]
-        elif "emptyDir" in volume or name in _MADE_HERE:
+        elif set(volume) <= {"name", "emptyDir"} or name in _MADE_HERE:  # of no kind: an emptyDir, as in Kubernetes
             folders[name] = root / name
             folders[name].mkdir()
         else:
