@@ -29,6 +29,7 @@ from octavo_operator.api.resource import parse
 from octavo_operator.kubectl import cli as kubectl_cli
 from tests.test_docs import PAGES, ROOT
 
+READ = [*PAGES, ROOT / "bench" / "README.md"]
 FENCE = re.compile(r"""^( *)```(\w*)(?: title="([^"\n]*)")?\n(.*?)^ *```$""", re.MULTILINE | re.DOTALL)
 CHART = ROOT / "charts" / "octavo"
 OTHERS = {
@@ -65,7 +66,7 @@ class Block:
 
 
 def blocks() -> Iterator[Block]:
-    for page in [*PAGES, ROOT / "bench" / "README.md"]:
+    for page in READ:
         text = page.read_text(encoding="utf-8")
         for found in FENCE.finditer(text):
             indent = len(found[1])
@@ -86,6 +87,8 @@ def test_every_block_says_what_it_is() -> None:
     """`text` is for what is not typed: output, pictures, trees."""
     known = {"console", "yaml", "python", "json", "diff", "text"}
     assert [str(block) for block in ALL if block.language not in known] == []
+    fences = [page for page in READ for _ in re.findall(r"^[ >]*(?:```|~~~)", page.read_text("utf-8"), re.MULTILINE)]
+    assert fences == [block.page for block in ALL for _ in ("begin", "end")]  # no block has a form that is not read
 
 
 def typed(block: Block) -> Iterator[tuple[str, str]]:
