@@ -130,6 +130,12 @@ def test_the_type_of_the_weights_before_they_are_here(tmp_path):
     assert spec_of(tmp_path, silent).dtype == torch.bfloat16
 
 
+def test_llama_4_without_rope_may_say_how_layers_with_rope_would_differ(tmp_path):
+    rotating = {"use_qk_norm": True, "attention_chunk_size": 16, "no_rope_layer_interval": 1}
+    config = {**SIZES, "architectures": ["Llama4ForCausalLM"], "intermediate_size_mlp": 96, **rotating}
+    assert {layer.mixer.qk_norm for layer in spec_of(tmp_path, config).layers} == {None}
+
+
 def test_code_in_the_repository_is_never_looked_at(tmp_path):
     (tmp_path / "configuration_evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
     spec = spec_of(tmp_path, {**LLAMA_31, "auto_map": {"AutoConfig": "configuration_evil.C"}})
