@@ -38,7 +38,7 @@ class SchedulerStats:
     draft_tokens: int = 0
     """Draft tokens of speculative decoding that steps computed."""
     accepted_tokens: int = 0
-    """Draft tokens that became part of an answer."""
+    """Draft tokens that were accepted."""
     running_limit: int = 0
     """Requests that may run at once now; the controller of --target-* adjusts it."""
     chunk_limit: int = 0

@@ -95,7 +95,7 @@ _ROWS = (
         _COUNTER,
         "octavo_preemptions",
         ("vllm:num_preemptions",),
-        "Requests preempted because KV memory ran out",
+        "Requests preempted for KV memory, a more important request, another key's share, or a waiting adapter",
         lambda state, _: state.stats.preemptions,
     ),
     _Row(
@@ -116,7 +116,7 @@ _ROWS = (
         _COUNTER,
         "octavo_spec_decode_accepted_tokens",
         ("vllm:spec_decode_num_accepted_tokens",),
-        "Draft tokens that became part of an answer",
+        "Draft tokens that were accepted",
         lambda state, _: state.stats.accepted_tokens,
     ),
     _Row(
