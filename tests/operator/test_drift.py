@@ -123,6 +123,8 @@ async def test_what_admission_changes_is_tried_again_once_a_minute(
     server.tries = 0
     for _ in range(130):
         clock.now += 1
+        known = server.indexes[CHILD[kind].plural][KEY]  # the watches select by our label
+        known[:] = [each for each in known if SERVICE_LABEL in each["metadata"]["labels"]]
         assert (await operator.reconcile(KEY) or 0) <= 60
     assert (server.tries, server.writes) == (2, [])
     server.unread[kind] = ApiError(403, "Forbidden", "not now")

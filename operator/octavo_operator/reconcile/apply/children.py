@@ -189,7 +189,9 @@ class Children:
         if seen is None or drifted:  # not seen: perhaps not ours to see, since the watches select by our label
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None and not retried and not is_going(live) and before == (digest, fingerprint(live)):
-            return trimmed(kind, live)  # only the watch is behind
+            kept = trimmed(kind, live)  # only the watch is behind, or it cannot see it, since it lacks our label
+            if not self._overruled.is_due(key, identity, manifest, kept):
+                return kept
         if live is not None and await remove_left_over(self._cluster, kind, live, service):
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None:
