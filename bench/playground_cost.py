@@ -61,7 +61,8 @@ def opened(port: int, pages: int) -> Iterator[None]:
                 page.get_by_label("Your message").wait_for()
             for process in psutil.Process().children(recursive=True):
                 if "chromium" in process.name():
-                    process.nice(19)
+                    for thread in process.threads():  # Linux keeps a priority for each thread
+                        os.setpriority(os.PRIO_PROCESS, thread.id, 19)
         yield
 
 
