@@ -263,6 +263,9 @@ async def test_checks_of_new_grammars_have_a_budget_of_cpu_time_for_each_key() -
     assert await statuses("rude", b"1") == [400]
     several = False  # clients without keys are not told apart, so that each grammar has the usual time
     assert await statuses("rude", b"1", b"1") == [400, 400]
+    assert await statuses("only", *[b"1"] * 9) == [400] * 9
+    several = True  # what was checked before costs nothing now
+    assert await statuses("only", b"1") == [400]
 
 
 def test_full_budgets_of_grammars_are_forgotten() -> None:

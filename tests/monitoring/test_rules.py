@@ -140,7 +140,7 @@ def test_it_is_quiet_just_below(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
-def test_another_services_trouble_is_not_ours(case: Case, tmp_path: Path) -> None:
+def test_another_services_problem_is_not_ours(case: Case, tmp_path: Path) -> None:
     firing(RULES, _of(case.fires, OTHER), case.minute, [], tmp_path)
 
 

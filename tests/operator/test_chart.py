@@ -304,6 +304,8 @@ def test_a_release_with_dots_has_services_and_its_namespace_admits_what_it_runs(
     assert services == ["my-release-operator-metrics"]
     (namespace,) = [each for each in objects if each["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "privileged"}
+    (namespace, *_) = template("--set", "createNamespace=true,metricsApi.hostNetwork=true,metricsApi.enabled=Never")
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,10 @@ def test_a_quantity_too_large_for_kubernetes_counts_as_the_largest_there_is(
 ) -> None:
     file = tmp_path / "large.yaml"
     source = {"demo": GONE, "s3": {"bucket": "models"}}
-    file.write_text(dump(merged(VALID, {"spec": {"model": {"source": source}, "cache": {"size": "1e5000"}}})))
-    assert main(["render", str(file)]) == 0
-    assert f"--max-size={2**63 - 1}" in capsys.readouterr().out
+    for size in ("1e5000", "1e1000000"):
+        file.write_text(dump(merged(VALID, {"spec": {"model": {"source": source}, "cache": {"size": size}}})))
+        assert main(["render", str(file)]) == 0
+        assert f"--max-size={2**63 - 1}" in capsys.readouterr().out
 
 
 def test_an_adapter_may_have_the_llmservices_name_where_the_model_has_another() -> None:

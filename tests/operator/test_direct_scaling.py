@@ -120,8 +120,11 @@ async def test_a_fault_at_one_service_keeps_no_other_from_being_scaled() -> None
         LLMSERVICE.plural: {("llm", "other"): [other], KEY: [world.service]},
         "deployments": {("llm", "other"): [broken], KEY: [world.deployment]},
     }
-    await DirectScaler(cast(Cluster, world), indexes, world.queue).look(cast(Collector, world))
+    scaler = DirectScaler(cast(Cluster, world), indexes, world.queue)
+    await scaler.look(cast(Collector, world))
     assert world.deployment["spec"]["replicas"] == 7
+    (found,) = scaler.reports["llm", "other"]["status"]["conditions"]
+    assert found["status"] == "False" and "a fault of the operator" in found["message"]
 
 
 async def test_schedules_begin_by_the_api_servers_clock() -> None:

@@ -111,12 +111,16 @@ def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
     ("pod", "words"),
     [
         ({"containers": [{"name": "engine", "$patch": "delete"}]}, "leaves the container engine without command, args"),
+        *(
+            (wrong, "no API server takes")
+            for wrong in ({"$patch": "delete"}, {"containers": "engine"}, {"terminationGracePeriodSeconds": "x"})
+        ),
         ({"containers": [{"name": "engine", "startupProbe": None}]}, "without startupProbe"),
         ({"volumes": [{"name": "tmp", "$patch": "delete"}]}, "without volume tmp"),
     ],
 )
 def test_a_pod_template_without_what_is_needed_here_is_refused(pod: dict[str, Any], words: str) -> None:
-    pod = {**pod, "terminationGracePeriodSeconds": None}
+    pod = {"terminationGracePeriodSeconds": None, **pod}
     with pytest.raises(LocalError, match=words), run_local(service(podTemplate={"spec": pod})):
         pass
 

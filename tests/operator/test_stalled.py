@@ -140,6 +140,9 @@ def test_a_pod_of_an_old_revision_stalls_nothing() -> None:
     serves = seen(pod("a", container=SERVING), new, total=2, ready=1)
     found = condition(serves, ConditionType.RECONCILING).message
     assert found == "1 of 1 replicas are of the newest revision, 0 of these are ready"
+    leaving = [pod(name, container=SERVING) for name in ("a", "b", "c")]
+    found = condition(seen(*leaving, total=3, updated=3, ready=3), ConditionType.RECONCILING).message
+    assert found == "1 of 1 replicas are of the newest revision, 1 of these are ready"
 
 
 def test_an_object_that_is_no_llmservice_has_failed() -> None:

@@ -266,7 +266,7 @@ def test_ready_for_less_than_five_seconds_is_not_called_without_an_answer() -> N
     available = condition(status, ConditionType.AVAILABLE)
     assert (available.status, available.message) == (
         "False",
-        "1 replica is ready, but its Deployment counts none as available yet: it does after 5 s",
+        "1 replica is ready, but Deployment good counts a replica as available only after 5 s",
     )
 
 
@@ -329,7 +329,8 @@ def test_a_deployment_that_is_ahead_of_the_pods_makes_nothing_ready() -> None:
     status = summary(pod(container=RUNNING), children=deployment(ready=1))
     assert condition(status, ConditionType.READY).status == "False"
     assert condition(status, ConditionType.MODEL_LOADED).status == "False"
-    assert status.ready_replicas == 0
+    assert condition(status, ConditionType.AVAILABLE).status == "False"
+    assert (status.ready_replicas, status.available_replicas) == (0, 0)
     assert (
         condition(summary(pod(container=SERVING), children=deployment(ready=1)), ConditionType.READY).status == "True"
     )
@@ -343,6 +344,11 @@ def test_pods_that_may_not_be_made() -> None:
     assert (found.reason, said in found.message) == (Reason.POLICY_DENIED, True)
     assert "spec.resources.requests.cpu to at least its limit divided by 2" in found.message
     assert condition(status, ConditionType.PROGRESSING).status == "True"  # the API server may accept them next time
+    refused["message"] = (
+        "forbidden: [cpu max limit to request ratio per Pod is 2, but no limit is specified or limit is 0"
+    )
+    found = condition(summary(children=deployment(total=0, updated=0, conditions=[refused])), ConditionType.DEGRADED)
+    assert "set spec.resources.limits.cpu" in found.message
 
 
 def test_a_replica_set_that_may_not_be_made() -> None:

@@ -20,6 +20,9 @@ _DECIMAL = {
 _MOST = Decimal(2**63 - 1)
 """The largest quantity: Kubernetes takes larger ones for this (apimachinery's ParseQuantity)."""
 
+_MOST_EXPONENT = 64
+"""Quantities with larger exponents exceed `_MOST`, and may exceed what a Decimal can be."""
+
 
 def parse_quantity(value: str | int) -> Decimal:
     """Return the number that a quantity stands for (bytes, cores); ValueError if it is none or negative."""
@@ -27,7 +30,13 @@ def parse_quantity(value: str | int) -> Decimal:
     if match is None:
         raise ValueError(f"{value!r} is not a quantity")
     number, binary, decimal, exponent = match.groups()
-    factor = _BINARY[binary] if binary else _DECIMAL[decimal] if decimal else Decimal(10) ** int(exponent or 0)
+    factor = (
+        _BINARY[binary]
+        if binary
+        else _DECIMAL[decimal]
+        if decimal
+        else Decimal(10) ** min(int(exponent or 0), _MOST_EXPONENT)
+    )
     return min(Decimal(number) * factor, _MOST)
 
 

@@ -38,9 +38,14 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
     if missing := unsupported_fields(service.spec):
         raise LocalError("; ".join(map(str, missing)))
     manifests = render(service, RenderConfig(engine_image="local"))
-    pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
-    container = _engine_of(pod)
-    before = {container["name"]: container for container in pod.get("initContainers") or ()}
+    template = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]
+    try:
+        pod = template["spec"]
+        container = _engine_of(pod)
+        before = {container["name"]: container for container in pod.get("initContainers") or ()}
+        grace_seconds = pod.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS) - PRE_STOP_SECONDS
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LocalError("spec.podTemplate makes of the pod what no API server takes as one") from error
     port = _claim_port(port)
     with contextlib.ExitStack() as left:
         root = left.enter_context(tempfile.TemporaryDirectory(prefix="octavo-local-"))
@@ -51,12 +56,7 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
         if FETCH in before:
             run_to_the_end(translate(before[FETCH], port, folders, os.environ), root)
         process = start(translate(container, port, folders, os.environ), root)
-        engine = LocalEngine(
-            process,
-            container,
-            port,
-            pod.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS) - PRE_STOP_SECONDS,
-        )
+        engine = LocalEngine(process, container, port, grace_seconds)
         left.callback(engine.close)
         yield engine
 

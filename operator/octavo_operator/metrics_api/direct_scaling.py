@@ -78,6 +78,8 @@ class DirectScaler:
         for key, error in zip(services, await asyncio.gather(*scaled, return_exceptions=True), strict=True):
             if isinstance(error, Exception):  # the boundary: a fault of ours affects one LLMService only
                 logger.error("%s/%s: cannot be scaled, by a fault of the operator", *key, exc_info=error)
+                replicas = from_status(self.reports.get(key), int, "status", "desiredReplicas") or 0
+                self._report(key, _unknown("a fault of the operator, of which its log has the traceback", replicas))
 
     def _services(self) -> dict[Key, LLMService]:
         found, index = {}, self._indexes.get(LLMSERVICE.plural, {})
@@ -116,6 +118,9 @@ class DirectScaler:
             report = _unable(Reason.FAILED_UPDATE_SCALE, str(error), current)
         except (NoAnswerError, ExpectedError) as error:
             report = _unknown(str(error), current)
+        self._report(key, report)
+
+    def _report(self, key: Key, report: Object) -> None:
         if self.reports.get(key) != report:
             self.reports[key] = report
             self._queue.add(key)

@@ -24,7 +24,11 @@ _ADVICE = (
         "change the LimitRange (kubectl get limitrange), or how much {0} the spec asks for",
     ),
     (
-        r"(\S+) max limit to request ratio per (?:Container|Pod) is (\S+),",
+        r"([\w./-]+) max limit to request ratio per (?:Container|Pod) is \S+, but no limit",
+        "set spec.resources.limits.{0}, or change the LimitRange (kubectl get limitrange)",
+    ),
+    (
+        r"([\w./-]+) max limit to request ratio per (?:Container|Pod) is (\S+),",
         "set spec.resources.requests.{0} to at least its limit divided by {1}, or change the LimitRange (kubectl get "
         "limitrange)",
     ),

@@ -200,7 +200,7 @@ class WorkQueue(Generic[Key]):
             pause = min(pause, error.within)
         if isinstance(error, ExpectedError) and error.at_least is not None:
             pause = max(pause, error.at_least)
-        # A message of the API is expected problem; anything else is a fault of ours and needs its traceback.
+        # A message of the API is an expected problem; anything else is a fault of ours and needs its traceback.
         expected = isinstance(error, ExpectedError)
         level = logging.DEBUG if expected and failing == before else logging.WARNING
         logger.log(level, "%s: %s; retrying in %.0f s", key, error, pause, exc_info=not expected)

@@ -141,8 +141,8 @@ ALERTS = (
         "sum(rate(octavo_preemptions_total{ME}[5m])) / sum(rate(octavo_requests_total{ME}[5m])) > 1",
         "10m",
         "warning",
-        "requests push each other out of memory",
-        "For each request that ends, {{ $value | humanize }} are preempted because KV memory ran out. Lower"
+        "requests are preempted more often than they end",
+        "For each request that ends, {{ $value | humanize }} are preempted, mostly for memory of the KV cache. Lower"
         " engine.maxConcurrentRequests, or add replicas.",
     ),
     Alert(

@@ -131,7 +131,7 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True):
     grammar: bytes = b""
     """The digest of the grammar that the answers must follow; empty if there is none."""
     grammar_share: float = 0.0
-    """As that of `Rejected`."""
+    """What checking the request's grammar took, as a share of the CPU time that a check may take."""
 
 
 Result = Prepared | JSONAnswer | Rejected

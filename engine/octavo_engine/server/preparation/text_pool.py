@@ -289,7 +289,7 @@ class TextPool:
             worker.kill()
             self._spawn(self._start_worker_again(turn))
             raise
-        if isinstance(result, Prepared | Rejected):
+        if isinstance(result, Prepared | Rejected) and self._several_keys():
             self._grammar_budgets.take(turn.key, result.grammar_share)
         if isinstance(result, Prepared) and result.grammar:
             self._checked_grammars.add(result.grammar)

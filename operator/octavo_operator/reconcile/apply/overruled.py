@@ -55,15 +55,14 @@ def is_overruled(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """
     wanted, there = manifest["spec"], live.get("spec") or {}
     if manifest["kind"] == "Service":
-        known = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL) == manifest["metadata"]["labels"][
-            SERVICE_LABEL
-        ]
+        label = manifest["metadata"]["labels"][SERVICE_LABEL]
+        known = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL) == label
         return bool(not known or wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
     if manifest["kind"] != "Deployment":
         return False
     # A webhook may have put a mirror's image there, which is as good where it can be pulled.
-    serves = live["status"].get("availableReplicas") or live["engineImage"] == engine_image(wanted)
-    return not serves or ("replicas" in wanted and wanted["replicas"] != there.get("replicas"))
+    good_image = live["status"].get("availableReplicas") or live["engineImage"] == engine_image(wanted)
+    return not good_image or ("replicas" in wanted and wanted["replicas"] != there.get("replicas"))
 
 
 def _targets(spec: Mapping[str, Any]) -> list[Any]:

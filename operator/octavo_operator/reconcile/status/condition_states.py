@@ -51,7 +51,7 @@ def _ready(facts: Facts) -> ConditionState:
         return stopped
     if facts.unreached:
         return "False", facts.unreached.reason, facts.unreached.message
-    cause = facts.problem or facts.waits
+    cause = facts.pod_problem or facts.waits
     if cause and (ready == 0 or facts.out_of_time):
         return "False", cause.reason, cause.message
     if ready == 0:
@@ -73,20 +73,19 @@ def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
 
 
 def _progress(facts: Facts) -> str:
-    ready = sum(pod.ready and pod.revision == facts.newest for pod in facts.pods)
-    serving = min(ready, facts.count("updatedReplicas"), facts.desired)  # more are there while some are about to go
-    return f"{serving} of {facts.desired} replicas of the newest revision are ready"
+    return f"{facts.newest_ready} of {facts.desired} replicas of the newest revision are ready"
 
 
 def _available(facts: Facts) -> ConditionState:
     if stopped := _stopped(facts):
         return stopped
-    available = facts.count("availableReplicas")
+    available = facts.available_replicas
     if available and facts.unreached:
         return "False", facts.unreached.reason, facts.unreached.message
     if available == 0:
         are_ready = counted(facts.ready, "replica is", "replicas are")
-        new = f"{are_ready} ready, but its Deployment counts none as available yet: it does after {MIN_READY_SECONDS} s"
+        later = f"Deployment {facts.service.name} counts a replica as available only after {MIN_READY_SECONDS} s"
+        new = f"{are_ready} ready, but {later}"
         return "False", Reason.NO_READY_REPLICA, new if facts.ready else "no replica answers requests"
     return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
 
@@ -113,7 +112,7 @@ def _degraded(facts: Facts) -> ConditionState:
     repeated = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
     conflict = None if repeated else result.conflict
     kinds = (  # the worst first: it gives the reason
-        *(result.problem, result.unserved, facts.unrouted, facts.problem, result.refused, *unwatched, conflict),
+        *(result.problem, result.unserved, facts.unrouted, facts.pod_problem, result.refused, *unwatched, conflict),
         *(facts.overruled, adapters, *facts.outside),
     )
     found = list(dict.fromkeys(filter(None, kinds)))

@@ -90,6 +90,17 @@ class Facts:
         counted = self.count("readyReplicas")
         return min(counted, sum(pod.ready for pod in self.pods)) if self.pods else counted
 
+    @property
+    def available_replicas(self) -> int:
+        """The number of ready replicas that have been ready for as long as the Deployment asks."""
+        return min(self.count("availableReplicas"), self.ready_replicas)
+
+    @property
+    def newest_ready(self) -> int:
+        """The number of wanted replicas that are ready and of the newest revision; there are more while some leave."""
+        ready = min(self.ready_replicas, self.count("updatedReplicas"), self.desired)
+        return min(ready, sum(pod.ready and pod.revision == self.newest for pod in self.pods)) if self.pods else ready
+
     def count(self, name: str) -> int:
         """Return a counter of the Deployment's status, which omits zeros."""
         return count_of(self.deployment, name)
@@ -111,7 +122,7 @@ class Facts:
         return is_rolled_out(self.deployment, self.desired)
 
     @property
-    def problem(self) -> Problem | None:
+    def pod_problem(self) -> Problem | None:
         """Return the first problem of the pods, the claim and the Deployment; None: there is none.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.

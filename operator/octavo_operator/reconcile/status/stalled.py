@@ -42,8 +42,7 @@ def reconciling(facts: Facts, now: str) -> ConditionState:
         return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
     if facts.rolled_out and facts.ready >= facts.desired:
         return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are as they should be"
-    newest = min(facts.count("updatedReplicas"), facts.desired)
-    ready = min(facts.ready, sum(pod.ready for pod in _newest(facts))) if facts.pods else facts.ready
+    newest, ready = min(facts.count("updatedReplicas"), facts.desired), facts.newest_ready
     text = f"{newest} of {facts.desired} replicas are of the newest revision, {ready} of these are ready"
     return "True", Reason.DEPLOYING, text
 

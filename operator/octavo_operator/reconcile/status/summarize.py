@@ -68,7 +68,7 @@ def summarize(
         replicas=facts.count("replicas"),
         desired_replicas=facts.desired,
         ready_replicas=facts.ready_replicas,
-        available_replicas=facts.count("availableReplicas"),
+        available_replicas=facts.available_replicas,
         updated_replicas=facts.count("updatedReplicas"),
         selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
         url=url(service),
