@@ -277,7 +277,7 @@ def test_full_budgets_of_grammars_are_forgotten() -> None:
     assert (budgets.share("rude"), budgets.seconds_left("other")) == (0, 0)
     now += 12.5
     budgets.take("other", 0.5)
-    assert list(budgets._levels) == ["other"] and budgets.share("rude") == 1.0
+    assert list(budgets._buckets) == ["other"] and budgets.share("rude") == 1.0
 
 
 def test_the_cpu_time_of_a_check_is_told_to_the_pool(tokenizer: Tokenizer) -> None:

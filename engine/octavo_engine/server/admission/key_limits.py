@@ -15,65 +15,7 @@ from dataclasses import dataclass, field
 from octavo_engine.server.admission.auth import Key
 from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, retry_after
-
-_MINUTE = 60.0
-_ROUNDING = 1e-6
-
-
-@dataclass(slots=True)
-class Bucket:
-    """A token bucket."""
-
-    clock: Callable[[], float]
-    per_minute: int | None = None
-    """None: no limit."""
-    _level: float = 0.0
-    _filled_at: float = 0.0
-
-    def resize(self, per_minute: int | None) -> None:
-        """Change the limit. A bucket that had no limit starts full, else it keeps its level, up to the new limit."""
-        if per_minute == self.per_minute:
-            return
-        new = float(per_minute or 0)
-        self._level = new if self.per_minute is None else min(new, self._now())
-        self.per_minute, self._filled_at = per_minute, self.clock()
-
-    def take(self, amount: int) -> None:
-        """Take `amount`; the level may fall below zero."""
-        if self.per_minute is not None:
-            self._level = self._now() - amount
-
-    def seconds_until(self, level: float) -> float:
-        """Return the seconds until the bucket holds `level`; 0 if it does."""
-        if self.per_minute is None:
-            return 0.0
-        missing = level - self._now()
-        return missing / self.per_minute * _MINUTE if missing > _ROUNDING else 0.0
-
-    @property
-    def full(self) -> bool:
-        """True if the bucket is full, as a new one is."""
-        return self.per_minute is None or self._now() >= self.per_minute
-
-    def headers(self, what: str) -> dict[str, str]:
-        """Return OpenAI's headers about a limit of requests or tokens: size, level, and time until it is full."""
-        if self.per_minute is None:
-            return {}
-        left = math.floor(max(0.0, self._now()) + _ROUNDING)
-        return {
-            f"X-RateLimit-Limit-{what}": str(self.per_minute),
-            f"X-RateLimit-Remaining-{what}": str(left),
-            f"X-RateLimit-Reset-{what}": f"{self.seconds_until(self.per_minute):.1f}s",
-        }
-
-    def _now(self) -> float:
-        """Refill the bucket for the time that has passed, and return its level."""
-        if self.per_minute is None:
-            return 0.0
-        now = self.clock()
-        gained = (now - self._filled_at) / _MINUTE * self.per_minute
-        self._level, self._filled_at = min(self.per_minute, self._level + gained), now
-        return self._level
+from octavo_engine.server.admission.token_bucket import TokenBucket
 
 
 @dataclass(slots=True)
@@ -81,12 +23,12 @@ class KeyMeter:
     """The use that one API key makes of its limits."""
 
     clock: Callable[[], float]
-    requests: Bucket = field(init=False)
-    tokens: Bucket = field(init=False)
+    requests: TokenBucket = field(init=False)
+    tokens: TokenBucket = field(init=False)
     running: Occupancy = field(init=False)
 
     def __post_init__(self) -> None:
-        self.requests, self.tokens = Bucket(self.clock), Bucket(self.clock)
+        self.requests, self.tokens = TokenBucket(self.clock), TokenBucket(self.clock)
         self.running = Occupancy(self.clock)
 
     def check(self, key: Key) -> None:
@@ -111,7 +53,7 @@ class KeyMeter:
 
     def headers(self) -> dict[str, str]:
         """Return the response headers about the key's limits a minute."""
-        return self.requests.headers("Requests") | self.tokens.headers("Tokens")
+        return _headers("Requests", self.requests) | _headers("Tokens", self.tokens)
 
     @property
     def unused(self) -> bool:
@@ -144,3 +86,14 @@ class KeyLimits:
     def forget_others(self, names: Set[str]) -> None:
         """Drop the meters of keys other than these, except meters in use, as their keys may be added again."""
         self._meters = {name: meter for name, meter in self._meters.items() if name in names or not meter.unused}
+
+
+def _headers(what: str, bucket: TokenBucket) -> dict[str, str]:
+    """Return OpenAI's headers about a limit of requests or tokens: size, level, and time until it is full."""
+    if bucket.size is None:
+        return {}
+    return {
+        f"X-RateLimit-Limit-{what}": f"{bucket.size:.0f}",
+        f"X-RateLimit-Remaining-{what}": f"{math.floor(round(max(0.0, bucket.level), 6))}",
+        f"X-RateLimit-Reset-{what}": f"{bucket.seconds_until(bucket.size):.1f}s",
+    }
