@@ -48,6 +48,8 @@ class World:
         self.writes += 1
 
     async def load(self, namespace: str, name: str) -> Load:
+        if name == "other":
+            raise KeyError("a fault of ours")
         if self.waiting is None:
             raise NoAnswerError("no pod tells")
         return Load(self.waiting, self.running)
@@ -115,15 +117,16 @@ async def test_what_others_scale_is_left_to_them() -> None:
 async def test_a_fault_at_one_service_keeps_no_other_from_being_scaled() -> None:
     world = World()
     other = merged(world.service, {"metadata": {"name": "other"}})
-    broken: dict[str, Any] = {"metadata": {"name": "other"}, "spec": {"replicas": "several"}}
+    deployment: dict[str, Any] = {"metadata": {"name": "other"}, "spec": {"replicas": 3}}
     indexes = {
         LLMSERVICE.plural: {("llm", "other"): [other], KEY: [world.service]},
-        "deployments": {("llm", "other"): [broken], KEY: [world.deployment]},
+        "deployments": {("llm", "other"): [deployment], KEY: [world.deployment]},
     }
     scaler = DirectScaler(cast(Cluster, world), indexes, world.queue)
     await scaler.look(cast(Collector, world))
     assert world.deployment["spec"]["replicas"] == 7
     (found,) = scaler.reports["llm", "other"]["status"]["conditions"]
+    assert scaler.reports["llm", "other"]["status"]["desiredReplicas"] == 3
     assert found["status"] == "False" and "a fault of the operator" in found["message"]
 
 

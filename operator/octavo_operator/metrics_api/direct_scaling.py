@@ -74,12 +74,7 @@ class DirectScaler:
         for known in (self.reports, self._histories, self._others):
             for gone in known.keys() - services.keys():
                 del known[gone]
-        scaled = (self._scale(collector, key, service) for key, service in services.items())
-        for key, error in zip(services, await asyncio.gather(*scaled, return_exceptions=True), strict=True):
-            if isinstance(error, Exception):  # the boundary: a fault of ours affects one LLMService only
-                logger.error("%s/%s: cannot be scaled, by a fault of the operator", *key, exc_info=error)
-                replicas = from_status(self.reports.get(key), int, "status", "desiredReplicas") or 0
-                self._report(key, _unknown("a fault of the operator, of which its log has the traceback", replicas))
+        await asyncio.gather(*(self._scale(collector, key, service) for key, service in services.items()))
 
     def _services(self) -> dict[Key, LLMService]:
         found, index = {}, self._indexes.get(LLMSERVICE.plural, {})
@@ -118,6 +113,9 @@ class DirectScaler:
             report = _unable(Reason.FAILED_UPDATE_SCALE, str(error), current)
         except (NoAnswerError, ExpectedError) as error:
             report = _unknown(str(error), current)
+        except Exception:  # the boundary: a fault of ours affects one LLMService only
+            logger.exception("%s/%s: cannot be scaled, by a fault of the operator", *key)
+            report = _unknown("a fault of the operator, of which its log has the traceback", current)
         self._report(key, report)
 
     def _report(self, key: Key, report: Object) -> None:
