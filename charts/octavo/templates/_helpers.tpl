@@ -32,8 +32,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* The labels of all objects of the operator. */ -}}
 {{- define "octavo.labels" -}}
-{{ include "octavo.ownLabels" . }}
-{{- include "octavo.commonLabels" . }}
+{{- include "octavo.labelsAnd" (list . dict) }}
 {{- end }}
 
 {{- /* The labels of an object that has more of its own, each name once: (list $ more). These replace those of commonLabels,

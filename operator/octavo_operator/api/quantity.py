@@ -11,15 +11,14 @@ from pydantic_core import PydanticCustomError
 
 from octavo_operator.api.schema import Rule
 
-_SYNTAX = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?", re.ASCII)
-_BINARY = {f"{letter}i": Decimal(1024) ** n for n, letter in enumerate("KMGTPE", 1)}
-_DECIMAL = {
+_SYNTAX = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d+))?", re.ASCII)
+_FACTORS = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal("1e3"), "M": Decimal("1e6"),
     "G": Decimal("1e9"), "T": Decimal("1e12"), "P": Decimal("1e15"), "E": Decimal("1e18"),
+    **{f"{letter}i": Decimal(1024) ** n for n, letter in enumerate("KMGTPE", 1)},
 }  # fmt: skip
 _MOST = Decimal(2**63 - 1)
 """The largest quantity: Kubernetes takes larger ones for this (apimachinery's ParseQuantity)."""
-
 _MOST_EXPONENT = 64
 """Quantities with larger exponents exceed `_MOST`, and may exceed what a Decimal can be."""
 
@@ -29,14 +28,8 @@ def parse_quantity(value: str | int) -> Decimal:
     match = _SYNTAX.fullmatch(str(value))
     if match is None:
         raise ValueError(f"{value!r} is not a quantity")
-    number, binary, decimal, exponent = match.groups()
-    factor = (
-        _BINARY[binary]
-        if binary
-        else _DECIMAL[decimal]
-        if decimal
-        else Decimal(10) ** min(int(exponent or 0), _MOST_EXPONENT)
-    )
+    number, suffix, exponent = match.groups()
+    factor = _FACTORS[suffix] if suffix else Decimal(10) ** min(int(exponent or 0), _MOST_EXPONENT)
     return min(Decimal(number) * factor, _MOST)
 
 
