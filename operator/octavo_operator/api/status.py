@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -28,17 +27,6 @@ def shortened(sentence: str) -> str:
 
 
 Sentence = Annotated[str, BeforeValidator(shortened)]
-
-
-Value = TypeVar("Value")
-
-
-def from_status(status: Mapping[str, Any] | None, kind: type[Value], *path: str) -> Value | None:
-    """Return the value of a stored status at `path`; None if it is of another kind, as another version may write it."""
-    found: Any = status
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, kind) and not isinstance(found, bool) else None
 
 
 class StatusModel(BaseModel):

@@ -16,7 +16,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, WAITING_METRIC
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.metrics_api.arithmetic import Decision, History, decide, proposal
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.load import Load
@@ -140,7 +140,7 @@ class DirectScaler:
         What an earlier leader reported is in the status.
         """
         known = (self.reports.get(key) or {}).get("status", {}).get("lastScaleTime")
-        return self._now() if changed else known or from_status(service.status, str, "autoscaling", "lastScaleTime")
+        return self._now() if changed else known or value_at(service.status, str, "autoscaling", "lastScaleTime")
 
 
 def _name_of(child: Object) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.rights import refused_right
@@ -109,7 +109,7 @@ class Reconciler:
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         refusal = _not_acted_on(service) or self._forbidden(service)
         try:
-            if not (refusal and from_status(service.status, str, "engineImage")):
+            if not (refusal and value_at(service.status, str, "engineImage")):
                 observed = await with_unwatched_children(self._cluster, key, observed)
             if not refusal:
                 now = await self._rollout_state(service, observed)
@@ -172,7 +172,7 @@ class Reconciler:
 
         Until the status that ends the first pass says which it is, the Deployment does.
         """
-        pinned = from_status(service.status, str, "engineImage")
+        pinned = value_at(service.status, str, "engineImage")
         return pinned or _running_image(service, observed) or self._config.engine_image
 
     async def _report_unread(
@@ -202,7 +202,7 @@ class Reconciler:
         held = Problem(Reason.BEING_DELETED, f"{what}; {help_}") if names else None
         with contextlib.suppress(InvalidLLMServiceError):
             service = parse_stored(live).service
-            image = from_status(service.status, str, "engineImage") or ""
+            image = value_at(service.status, str, "engineImage") or ""
             result = Result(unserved=held, ends=f"{what}; its pods end before it")
             await self._report(service, replace(observed, service=live), image, result)
         return again

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import ConditionType
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
 from octavo_operator.reconcile.observation.observe import Index
 from octavo_operator.render.podmonitor import KIND as POD_MONITOR
@@ -54,7 +54,7 @@ class ServiceMetrics:
             for each in status.get("conditions") or ():
                 for end in _ENDS.get((each["type"], each["status"]), ()):
                     lines[_CONDITION].append(f"{_CONDITION}{{{labels},{end}")
-            desired = float(from_status(status, int, "desiredReplicas") or 0)
+            desired = float(value_at(status, int, "desiredReplicas") or 0)
             lines[_DESIRED].append(f"{_DESIRED}{{{labels}}} {desired}\n")
             lines[_MONITORED].append(f"{_MONITORED}{{{labels}}} {float(key in monitors)}\n")
         return "".join("".join(each) for each in lines.values())

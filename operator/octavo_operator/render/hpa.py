@@ -12,7 +12,7 @@ from typing import Any
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.names import IN_FLIGHT_METRIC, METRIC_LABEL, WAITING_METRIC
 from octavo_operator.api.resource import LLMService
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.render.metadata import child_metadata
 from octavo_operator.render.schedules import Bounds
 
@@ -106,7 +106,7 @@ def loads_quickly(llmservice: LLMService) -> bool:
 
 def load_seconds(llmservice: LLMService) -> int | None:
     """Return how long the last replica took from its start until it served; None: not known yet."""
-    return from_status(llmservice.status, int, "loading", "lastLoadSeconds")
+    return value_at(llmservice.status, int, "loading", "lastLoadSeconds")
 
 
 def shrink_after_seconds(llmservice: LLMService) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo_operator.api.resource import FieldError, LLMService
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.render.deployment import grace_period, pod_template
 
 _GRACE = "terminationGracePeriodSeconds"
@@ -15,12 +15,12 @@ def pod_template_problems(llmservice: LLMService) -> list[FieldError]:
     The patch may put anything in the place of any field; the API server judges that.
     """
     template = pod_template(llmservice, "any")
-    grace = from_status(template, int, "spec", _GRACE)
+    grace = value_at(template, int, "spec", _GRACE)
     if grace is None:
         return []
     pauses = {}
-    for container in from_status(template, list, "spec", "containers") or ():
-        if seconds := from_status(container, int, "lifecycle", "preStop", "sleep", "seconds"):
+    for container in value_at(template, list, "spec", "containers") or ():
+        if seconds := value_at(container, int, "lifecycle", "preStop", "sleep", "seconds"):
             pauses[container.get("name")] = seconds
     drain = llmservice.spec.rollout.drain_timeout_seconds
     return [

@@ -65,9 +65,6 @@ def _read(fields: Fields) -> ModelSpec:
 def _mixer(fields: Fields, *, rotates: bool, chunked: bool) -> AttentionSpec:
     bias, norm = fields.boolean("attention_bias", False), NormSpec(fields.number("rms_norm_eps", 0, 1), weight=False)
     normed = fields.boolean("use_qk_norm", True) and rotates
-    chunk = None  # read for all layers, as a field that none reads is refused
-    if chunked or fields.has("attention_chunk_size"):
-        chunk = fields.integer("attention_chunk_size", 1, 1 << 30)
     scaling = QueryScaling(fields.number("attn_scale", 0, 1e3), fields.integer("floor_scale", 1, 1 << 30), shift=1)
     grows = fields.boolean("attn_temperature_tuning", True) and not rotates
     mixer = reading.attention(
@@ -76,7 +73,7 @@ def _mixer(fields: Fields, *, rotates: bool, chunked: bool) -> AttentionSpec:
         output_bias=bias,
         qk_norm=QKNormSpec(norm, after_rope=True) if normed else None,
         query_scaling=scaling if grows else None,
-        window=chunk if chunked else None,
+        window=fields.integer("attention_chunk_size", 1, 1 << 30) if chunked else None,
         chunked=chunked,
     )
     return reading.interleaved(mixer) if rotates else replace(mixer, rope=None)

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
@@ -89,7 +89,7 @@ class AdapterWatch:
         services = self._indexes.get(LLMSERVICE.plural, {})
         for key in list(services):
             for service in services.get(key, ()):
-                if from_status(service, list, "spec", "adapters"):
+                if value_at(service, list, "spec", "adapters"):
                     generation = service["metadata"].get("generation", 1)
                     yield from ((key, generation, pod) for pod in pods.get(key, ()))
 

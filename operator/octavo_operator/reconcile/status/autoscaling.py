@@ -17,7 +17,8 @@ from octavo_operator.api.conditions import ConditionState, Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAITING_METRIC
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
-from octavo_operator.api.status import AutoscalingStatus, from_status
+from octavo_operator.api.status import AutoscalingStatus
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.observation.observe import Object, is_going
 from octavo_operator.reconcile.pods.pod_view import condition_of
@@ -60,7 +61,7 @@ class Scaling:
 
     def status(self) -> AutoscalingStatus:
         """Return the autoscaler's current metric and desired replicas."""
-        if self._reported_before and (reported := from_status(self.service.status, dict, "autoscaling")):
+        if self._reported_before and (reported := value_at(self.service.status, dict, "autoscaling")):
             with contextlib.suppress(ValidationError):  # another version of the operator may have written it
                 return AutoscalingStatus.model_validate(reported)
         seen = (self.hpa or {}).get("status") or {}

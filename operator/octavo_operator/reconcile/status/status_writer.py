@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
@@ -271,7 +271,7 @@ def _states(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is written at once of a status, as the status of each condition; numbers and sentences may wait."""
     shown = {name: value for name, value in status.items() if name not in _DELAYED}
     conditions = [(each["type"], each["status"]) for each in status.get("conditions") or ()]
-    return {**shown, "conditions": conditions, "phase": (from_status(status, dict, "loading") or {}).get("phase")}
+    return {**shown, "conditions": conditions, "phase": (value_at(status, dict, "loading") or {}).get("phase")}
 
 
 def _version(live: Mapping[str, Any]) -> int:

@@ -18,8 +18,8 @@ from octavo_operator.api.status import (
     LLMServiceStatus,
     MemoryStatus,
     ModelStatus,
-    from_status,
 )
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.apply.claims import resize_error
 from octavo_operator.reconcile.apply.handover import leaving
 from octavo_operator.reconcile.kinds import BY_NAME
@@ -216,7 +216,7 @@ _LOAD = ("queueDepth", "concurrencyPercent")
 
 def without_load(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status, as the API has it, without the numbers that change at each sync of an autoscaler."""
-    autoscaling = from_status(status, dict, "autoscaling") or {}
+    autoscaling = value_at(status, dict, "autoscaling") or {}
     return {**status, "autoscaling": {name: value for name, value in autoscaling.items() if name not in _LOAD}}
 
 
@@ -244,7 +244,7 @@ def _conditions(
 
 
 def _load_seconds(service: LLMService, observed: Observation) -> int | None:
-    known = from_status(service.status, int, "loading", "lastLoadSeconds")
+    known = value_at(service.status, int, "loading", "lastLoadSeconds")
     return last_load_seconds(observed.pods, service.spec.rollout.startup_timeout_seconds, known)
 
 
@@ -259,7 +259,7 @@ def _memory(facts: Facts) -> MemoryStatus | None:
     """Return the memory that a pod of the present spec reports for the model, else what was known before."""
     if numbers := next((report.memory for report in _of_present_spec(facts) if report.memory), None):
         return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
-    known = from_status(facts.service.status, dict, "model", "memory")
+    known = value_at(facts.service.status, dict, "model", "memory")
     with contextlib.suppress(ValidationError):  # another version of the operator may have written it
         return MemoryStatus.model_validate(known) if known else None
     return None
@@ -270,6 +270,6 @@ def _model(facts: Facts, memory: MemoryStatus | None) -> ModelStatus:
     found = next((report.model for report in _of_present_spec(facts) if report.model), None)
     if found is None and memory and memory.subject == subject(facts.service.spec):
         with contextlib.suppress(ValidationError):
-            found = ModelReport.model_validate(from_status(facts.service.status, dict, "model") or {})
+            found = ModelReport.model_validate(value_at(facts.service.status, dict, "model") or {})
     known = found.model_dump() if found else {}
     return ModelStatus(name=facts.service.served_name, memory=memory, **known)

@@ -19,7 +19,7 @@ from typing import Any, cast
 import kopf
 
 from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
-from octavo_operator.api.status import from_status
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
@@ -226,5 +226,5 @@ async def _wound_up(running: asyncio.Future[None]) -> None:
 
 def _was_changed(body: Any) -> bool:
     """Return True if the spec of an LLMService that was seen before has changed: a user waits for the result."""
-    looked_at = from_status(body.get("status"), int, "observedGeneration")
+    looked_at = value_at(body.get("status"), int, "observedGeneration")
     return looked_at is not None and looked_at != body["metadata"].get("generation")
