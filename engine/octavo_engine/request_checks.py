@@ -50,7 +50,7 @@ def check_sampling(params: SamplingParams) -> None:
         low, high = allowed.range
         if not _is_number(value, whole=allowed.whole) or not low <= value <= high:
             kind = "a whole number" if allowed.whole else "a number"
-            raise NotAdmissibleError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r}")
+            raise NotAdmissibleError(f"{name} must be {kind} from {low:,} to {high:,}, not {value!r}")
     if not isinstance(params.ignore_eos, bool):
         raise NotAdmissibleError(f"ignore_eos must be true or false, not {params.ignore_eos!r}")
     if not isinstance(params.stop_token_ids, Sequence):
