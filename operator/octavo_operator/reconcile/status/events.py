@@ -17,7 +17,7 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_NOTE = 1024  # the API's own bound
+_LONGEST_NOTE = 1024  # the API's own bound: of bytes, though its refusal speaks of characters
 _LONGEST_INSTANCE = 128
 _REPEAT_SECONDS = 60.0  # the same event is not repeated sooner
 _MOST_REMEMBERED = 4096
@@ -105,7 +105,6 @@ class Recorder:
 
 def _event(regarding: Mapping[str, str], change: Transition, instance: str, now: str) -> dict[str, Any]:
     """Return the Event. Its name is made of what it says, so that the same event, also of another replica, finds it."""
-    note = change.note if len(change.note) <= _LONGEST_NOTE else change.note[: _LONGEST_NOTE - 1] + "…"
     content = "\0".join((regarding["uid"], change.type, change.reason, change.note))
     return {
         "apiVersion": "events.k8s.io/v1",
@@ -118,8 +117,16 @@ def _event(regarding: Mapping[str, str], change: Transition, instance: str, now:
         "type": change.type,
         "reason": change.reason,
         "action": "Reconcile",
-        "note": note,
+        "note": _shortened(change.note),
         "regarding": {"apiVersion": API_VERSION, "kind": KIND, **regarding},
         "reportingController": f"octavo.dev/{FIELD_MANAGER}",
         "reportingInstance": instance,
     }
+
+
+def _shortened(note: str) -> str:
+    """Return `note`, cut where it has more bytes in UTF-8 than an event may have."""
+    text, mark = note.encode(errors="replace"), "…"
+    if len(text) <= _LONGEST_NOTE:
+        return note
+    return text[: _LONGEST_NOTE - len(mark.encode())].decode(errors="ignore") + mark
