@@ -24,6 +24,7 @@ from octavo_engine.model.lora.adapter import (
     encode_write,
     read_adapter,
 )
+from octavo_engine.model.lora.expert_targets import ExpertStack
 from octavo_engine.model.lora.module_names import ModuleNames
 from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
 from octavo_engine.model.lora.targets import ModuleShape
@@ -325,6 +326,20 @@ def test_the_digest_is_of_weights_and_scales(tmp_path: Path) -> None:
     ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+
+
+def test_the_digest_tells_transposed_weights_from_others(tmp_path: Path) -> None:
+    """Of a square parameter only PEFT's version says which they are."""
+    experts = "model.layers.0.mlp.experts"
+    name = f"{experts}.down_proj"
+    shapes, stack = {name: ModuleShape(16, 16, 2)}, ExpertStack({name: ModuleShape(16, 16)}, "rows")
+    limits = replace(LIMITS, names=replace(NAMES, shapes=shapes, stacks={experts: stack}))
+    found = {
+        f"{PREFIX}{experts}.lora_A.weight": torch.ones(8, 16),
+        f"{PREFIX}{experts}.lora_B.weight": torch.ones(16, 8),
+    }
+    old, new = (read(tmp_path / version, found, limits, peft_version=version) for version in ("0.18.1", "0.19.0"))
+    assert old.digest != new.digest
 
 
 def test_the_file_of_an_adapter_is_there_for_as_long_as_a_write_of_it() -> None:

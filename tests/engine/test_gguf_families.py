@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from adapters import RandomAdapter
 from checkpoints import reference_model
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import CASES, write_case
@@ -15,6 +16,9 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
+from octavo_engine.model.lora.adapter import AdapterLimits, read_adapter
+from octavo_engine.model.lora.module_names import module_names
+from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.source import ModelFiles
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
@@ -54,3 +58,22 @@ def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: P
 def test_each_architecture_that_is_read_is_tried() -> None:
     tried = {name.partition(",")[0] for name in CASES}
     assert {each.name for each in ARCHITECTURES} - {"qwen2"} == tried  # Qwen2's and Llama's are in test_gguf.py
+
+
+@pytest.mark.parametrize("name", ["falcon, new", "bloom", "gptneox", "smollm3"])
+def test_adapters_have_the_rows_of_hugging_faces_checkpoint(name: str, tmp_path: Path) -> None:
+    """The file has query, key and value in other groups, or rows of layers without RoPE permuted as if they had it."""
+    case, device = CASES[name], torch.device("cpu")
+    model = reference_model(case.family, **case.changes)
+    files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
+    decoder = load_model(files, read_spec(files), device, torch.float32, lambda *_: None)
+    slots = LoraSlots(decoder, lora_targets(decoder, device, gguf=True), 1, 4)
+    adapter = RandomAdapter(4, ("query_key_value", "q_proj", "k_proj"), seed=1)
+    limits = AdapterLimits(module_names(decoder, slots.choice), 4, half=False)
+    for write in read_adapter(adapter.save(model, tmp_path / "adapter"), limits).writes(0):
+        slots.write(write)
+    slots.use([0] * len(TOKENS))
+    (logits,) = Stepper(decoder).step([(Sequence(TOKENS), len(TOKENS))])
+    with torch.inference_mode():
+        expected = adapter.merge(model)(torch.tensor([TOKENS])).logits[0]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)

@@ -64,11 +64,16 @@ class GGUFArchitecture:
     change: Callable[[ModelSpec], ModelSpec] = _unchanged
     """Changes the spec where GGUF files store tensors in another way than Hugging Face's checkpoints."""
     interleaves_rope: bool = False
-    """Whether the rows of query and key are permuted, so that rotated pairs lie side by side."""
+    """Whether the rows of query and key are permuted, so that rotated pairs lie side by side; in layers without RoPE,
+    too."""
+    ungroups_qkv: bool = False
+    """Whether the file has all rows of query, then of key, then of value, where the checkpoint has the heads of one KV
+    head after another's."""
 
     def of_file(self, spec: ModelSpec) -> ModelSpec:
         """Return `spec` with the changes for GGUF files."""
-        return self.change(with_ropes(spec, interleaved=True) if self.interleaves_rope else spec)
+        spec = with_ropes(spec, interleaved=True) if self.interleaves_rope else spec
+        return self.change(ungrouped_qkv(spec) if self.ungroups_qkv else spec)
 
 
 ARCHITECTURES = (
@@ -104,10 +109,10 @@ ARCHITECTURES = (
     GGUFArchitecture(name="stablelm", model_class="StableLmForCausalLM", read=stablelm_fields),
     GGUFArchitecture(name="command-r", model_class="CohereForCausalLM", read=command_r_fields),
     GGUFArchitecture(name="cohere2", model_class="Cohere2ForCausalLM", read=cohere2_fields),
-    GGUFArchitecture(name="falcon", model_class="FalconForCausalLM", read=falcon_fields, change=ungrouped_qkv),
+    GGUFArchitecture(name="falcon", model_class="FalconForCausalLM", read=falcon_fields, ungroups_qkv=True),
     GGUFArchitecture(name="gpt2", model_class="GPT2LMHeadModel", read=gpt2_fields, change=as_rows),
-    GGUFArchitecture(name="bloom", model_class="BloomForCausalLM", change=ungrouped_qkv),
-    GGUFArchitecture(name="gptneox", model_class="GPTNeoXForCausalLM", read=neox_fields, change=ungrouped_qkv),
+    GGUFArchitecture(name="bloom", model_class="BloomForCausalLM", ungroups_qkv=True),
+    GGUFArchitecture(name="gptneox", model_class="GPTNeoXForCausalLM", read=neox_fields, ungroups_qkv=True),
     GGUFArchitecture(name="smollm3", model_class="SmolLM3ForCausalLM", interleaves_rope=True),
     GGUFArchitecture(name="arcee", model_class="ArceeForCausalLM", interleaves_rope=True),
     GGUFArchitecture(name="nemotron", model_class="NemotronForCausalLM", read=nemotron_fields, change=norms_as_stored),

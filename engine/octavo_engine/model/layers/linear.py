@@ -148,19 +148,23 @@ class Linear(nn.Module):
             elif self.has_bias:
                 yield CheckpointTensor(name=f"{name}.bias", shape=(stored.total,), pieces=())
 
-    def projections(self, names: Sequence[str]) -> Iterator[Projection]:
-        """Yield the projections, or parts of them, in the order in which their rows are stored."""
+    def projections(self, names: Sequence[str], layout: QKVLayout | None = None) -> Iterator[Projection]:
+        """Yield the projections, or parts of them, in the order in which their rows are stored.
+
+        `layout`: that of other tensors of the same rows (adapters); None: the checkpoint's.
+        """
+        layout = layout or self.layout
         ends = accumulate(self.parts)
         parts = [
             Projection(name, slice(end - span.size, end), span, self.columns, order, index, self.has_bias)
             for index, (name, span, end, order) in enumerate(zip(names, self.spans, ends, self.orders, strict=True))
         ]
-        if self.layout is None:
+        if layout is None:
             yield from in_file(parts)
             return
         for name in dict.fromkeys(names):
-            sharing = [index for index in self.layout.order if index < len(names) and names[index] == name]
-            groups = self.layout.groups if len(sharing) > 1 else 1
+            sharing = [index for index in layout.order if index < len(names) and names[index] == name]
+            groups = layout.groups if len(sharing) > 1 else 1
             yield from in_file(parts[index].share(group, groups) for group in range(groups) for index in sharing)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:

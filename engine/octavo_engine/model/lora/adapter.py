@@ -131,7 +131,7 @@ class Adapter:
     """A checked adapter in host memory."""
 
     digest: str
-    """A digest of its weights and their scaling: adapters with equal digests are equal."""
+    """A digest of its weights and how they are used: adapters with equal digests are equal."""
     rank: int
     """The largest rank of its modules."""
     modules: tuple[AdapterModule, ...]
@@ -194,7 +194,7 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
         raise ModelLoadError(f"{directory}: its files were changed while they were read; load it again")
     with _about(path):
         _check_numbers(file, headers, modules, half=limits.half)
-    digest.update(json.dumps([[module.name, module.scale] for module in modules]).encode())
+    digest.update(json.dumps([[module.name, module.scale, module.transposed] for module in modules]).encode())
     return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file)
 
 

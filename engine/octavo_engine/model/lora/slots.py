@@ -163,9 +163,8 @@ def lora_targets(
 
     `gguf`: the weights come from a GGUF file. `wanted`: ends of names, and `experts`; none: all layers.
     """
-    stored = architecture_of(decoder.spec.architecture) if gguf else None
-    reordered = stored is not None and stored.interleaves_rope
-    every: dict[str, Target] = {**linear_targets(decoder, gguf=reordered)}
+    file = architecture_of(decoder.spec.architecture) if gguf else None
+    every: dict[str, Target] = {**linear_targets(decoder, file)}
     every.update(latent_targets(decoder))
     every.update(expert_targets(decoder))
     for end in wanted:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.gguf.architectures import GGUFArchitecture
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.quantization.linear_method import Projection
 
 
@@ -108,22 +112,38 @@ class TargetChoice:
     """All other layers, with the reasons why adapters cannot change them."""
 
 
-def linear_targets(decoder: Decoder, *, gguf: bool) -> dict[str, LinearTarget]:
+def linear_targets(decoder: Decoder, file: GGUFArchitecture | None) -> dict[str, LinearTarget]:
     """Return each linear layer that may have an adapter, without experts, by the checkpoint's name.
 
-    `gguf`: the checkpoint is a GGUF file, which may have the rows of query and key in another order than adapters,
-    whose order is that of Hugging Face's checkpoint.
+    `file`: the architecture of the GGUF file that the weights come from, if they do.
     """
     for _ in decoder.tensors():  # this sets the names of linear layers
         pass
+    attentions = {id(mixer.qkv): mixer for mixer in decoder.attentions() if isinstance(mixer, Attention)}
     together: dict[str, tuple[Linear, list[Projection]]] = {}
     for linear in decoder.linears():
-        if not linear.names:
-            continue
-        for projection in linear.projections(linear.names):
-            own = replace(projection, order=None) if gguf else projection
-            together.setdefault(projection.name, (linear, []))[1].append(own)
+        mixer = attentions.get(id(linear))
+        own = linear.projections(linear.names) if file is None or mixer is None else _as_adapters(mixer, file)
+        for projection in own if linear.names else ():
+            together.setdefault(projection.name, (linear, []))[1].append(projection)
     return {name: LinearTarget(linear, tuple(found)) for name, (linear, found) in together.items()}
+
+
+def _as_adapters(mixer: Attention, file: GGUFArchitecture) -> Iterator[Projection]:
+    """Yield the projections of query, key and value as adapters have their rows.
+
+    Adapters have those of Hugging Face's checkpoint, which a GGUF file may have in another order.
+    """
+    linear, half = mixer.qkv, mixer.spec.head_dim // 2
+    layout = QKVLayout(groups=mixer.kv_heads.total) if file.ungroups_qkv else None
+    for projection in linear.projections(linear.names, layout):
+        if not file.interleaves_rope:
+            yield projection
+        elif mixer.spec.rope is None and mixer.roles[projection.index] != "value":  # in memory as in the file
+            pairs = torch.arange(projection.stored_rows.size, device="cpu").view(-1, half, 2)
+            yield replace(projection, order=pairs.mT.flatten())
+        else:
+            yield replace(projection, order=None)
 
 
 def latent_targets(decoder: Decoder) -> dict[str, LatentTarget]:
