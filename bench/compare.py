@@ -50,7 +50,7 @@ def octavo(dtype: str) -> Iterator[Served]:
 def measure(served: Served, args: argparse.Namespace, file: Path) -> Report:
     """Warm up a server, then return the report of `octavo-engine bench` against it."""
     sizes = [f"--input-len={args.input_len}", f"--output-len={args.output_len}"]
-    warm_up = ["--concurrency=8", "--num-prompts=8", "--seed=99"]
+    warm_up = ["--concurrency=8", "--num-prompts=8"]
     subprocess.run([ENGINE, "bench", served.url, *warm_up, *sizes], check=True, stdout=subprocess.DEVNULL)
     levels = [f"--concurrency={args.concurrency}", f"--num-prompts={args.num_prompts}"]
     subprocess.run([ENGINE, "bench", served.url, *levels, *sizes, f"--json={file}"], check=True)
@@ -58,7 +58,7 @@ def measure(served: Served, args: argparse.Namespace, file: Path) -> Report:
 
 
 def run_transformers(args: argparse.Namespace, file: Path) -> Report:
-    """Run the same prompts through transformers' generate, in static batches as large as the number of users."""
+    """Run prompts of the same lengths through transformers' generate, in static batches of the number of users."""
     sizes = [f"--input-len={args.input_len}", f"--output-len={args.output_len}", f"--num-prompts={args.num_prompts}"]
     command = [sys.executable, "-m", "bench.transformers_generate", *sizes, f"--batch={args.concurrency}"]
     subprocess.run([*command, f"--dtype={args.dtype}", f"--json={file}"], check=True)

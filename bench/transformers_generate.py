@@ -98,7 +98,6 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=32)
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     model, tokenizer = load(args.model, torch_dtype(args.dtype))
@@ -107,9 +106,9 @@ def main() -> None:
     lengths = str(workload.Fixed(args.input_len, args.output_len))
     report = figures.Report(target, args.model, figures.now(), lengths, [])
     bench.say(figures.heading(report))
-    generate(model, tokenizer, workload.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warm-up
-    for number, batch in enumerate(int(part) for part in args.batch.split(",")):
-        prompts = workload.make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
+    generate(model, tokenizer, [workload.random_words(args.input_len)], args.output_len)  # warm-up
+    for batch in (int(part) for part in args.batch.split(",")):
+        prompts = [workload.random_words(args.input_len) for _ in range(args.num_prompts)]
         report.levels.append(measure(model, tokenizer, prompts, args.output_len, batch))
         bench.say(figures.row(report.levels[-1]))
     if args.json is not None:

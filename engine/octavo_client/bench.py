@@ -98,7 +98,13 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="answers go on to their length whatever the model says (default: yes)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="seed of random words, lengths and arrivals (default: 0)")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of lengths, arrivals and the order of a file (default: 0)",
+    )
     add(
         "--timeout",
         type=number_within(0.1, 86_400),

@@ -40,8 +40,8 @@ class Prompt:
 class Workload(Protocol):
     """A source of prompts. `str` of it is its description."""
 
-    def prompts(self, count: int, seed: int) -> list[Prompt]:
-        """Return `count` prompts; a seed always gives the same ones."""
+    def prompts(self, count: int, seed: int, /) -> list[Prompt]:
+        """Return `count` prompts; a seed always gives the same lengths, and of a file the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Fixed:
     def __str__(self) -> str:
         return f"{self.words} words in, {self.output_len} tokens out"
 
-    def prompts(self, count: int, seed: int) -> list[Prompt]:
-        """Return prompts none of which shares its beginning with another."""
-        return [Prompt(text, self.output_len) for text in make_prompts(count, self.words, seed)]
+    def prompts(self, count: int, _seed: int, /) -> list[Prompt]:
+        """Return prompts none of which shares its beginning with another, nor with one of an earlier run."""
+        return [Prompt(random_words(self.words), self.output_len) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ShareGPTLike:
     def __str__(self) -> str:
         return f"ShareGPT-like lengths, at most {self.max_input} words in and {self.max_output} tokens out"
 
-    def prompts(self, count: int, seed: int) -> list[Prompt]:
+    def prompts(self, count: int, seed: int, /) -> list[Prompt]:
         """Return prompts and lengths of answers that are drawn independently."""
         randomness = random.Random(str(seed))
         return [Prompt(*self._draw(randomness)) for _ in range(count)]
@@ -79,7 +79,7 @@ class ShareGPTLike:
             _draw_length(randomness, mean, most)
             for mean, most in zip(_SHAREGPT_MEANS, (self.max_input, self.max_output), strict=True)
         )
-        return " ".join(randomness.choices(_WORDS.split(), k=prompt)), answer
+        return random_words(prompt), answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +92,18 @@ class Dataset:
     def __str__(self) -> str:
         return f"{len(self.entries)} prompts of {self.path.name}"
 
-    def prompts(self, count: int, seed: int) -> list[Prompt]:
+    def prompts(self, count: int, seed: int, /) -> list[Prompt]:
         """Return prompts in the order that the seed gives."""
         shuffled = random.Random(str(seed)).sample(self.entries, len(self.entries))
         return [shuffled[index % len(shuffled)] for index in range(count)]
 
 
-def make_prompts(count: int, words: int, seed: int) -> list[str]:
-    """Return `count` prompts of random words; none shares its beginning, and a seed always gives the same ones."""
-    randomness = random.Random(str(seed))  # the sign of an int would not count
-    return [" ".join(randomness.choices(_WORDS.split(), k=words)) for _ in range(count)]
+def random_words(count: int) -> str:
+    """Return `count` words that no seed determines.
+
+    Otherwise a second run against one server would find its prompts in the server's prefix cache.
+    """
+    return " ".join(random.SystemRandom().choices(_WORDS.split(), k=count))
 
 
 def _draw_length(randomness: random.Random, mean: float, most: int) -> int:

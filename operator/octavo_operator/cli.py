@@ -67,11 +67,11 @@ def build_parser() -> argparse.ArgumentParser:
     _render_arguments(command("render", "print the objects of an LLMService as YAML"))
     check = command("check", "list what the API server would refuse in LLMServices")
     check.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="YAML, - for stdin; what is no LLMService is skipped"
+        "files", type=Path, nargs="+", metavar="FILE", help="YAML, - for stdin; other objects are skipped"
     )
     convert = command("convert", "print LLMServices for what vLLM, KServe or KubeAI serves")
     convert.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="YAML with what is to be converted, - for stdin"
+        "files", type=Path, nargs="+", metavar="FILE", help="YAML with the objects to convert, - for stdin"
     )
     command("crd", "print the CustomResourceDefinition as YAML")
     dashboard = command("dashboard", "print a Grafana dashboard as JSON")

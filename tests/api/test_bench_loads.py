@@ -20,7 +20,7 @@ from octavo_client import bench, compare, load, plots
 from octavo_client.errors import UsageError
 from octavo_client.figures import Level, Load, Report, Timing, percentiles, summarize, to_json
 from octavo_client.saturation import Search, sentence
-from octavo_client.workload import Prompt, ShareGPTLike, read_dataset
+from octavo_client.workload import Fixed, Prompt, ShareGPTLike, Workload, read_dataset
 from tests.api.served import Served
 
 
@@ -69,14 +69,26 @@ async def test_a_late_client_counts_as_waiting() -> None:
 
 
 def test_lengths_are_spread_as_in_sharegpt() -> None:
-    drawn = ShareGPTLike(1 << 20, 1 << 20).prompts(4000, seed=3)
+    drawn = ShareGPTLike(1 << 20, 1 << 20).prompts(4000, 3)
     words, tokens = [len(each.text.split()) for each in drawn], [each.output_len for each in drawn]
     assert statistics.mean(words) == pytest.approx(161.31, rel=0.1)
     assert statistics.mean(tokens) == pytest.approx(337.99, rel=0.1)
     assert statistics.median(words) == pytest.approx(161.31 / math.sqrt(math.e), rel=0.1)
-    bounded = ShareGPTLike(100, 50).prompts(500, seed=3)
+    bounded = ShareGPTLike(100, 50).prompts(500, 3)
     assert all(4 <= len(each.text.split()) <= 100 and 4 <= each.output_len <= 50 for each in bounded)
-    assert bounded == ShareGPTLike(100, 50).prompts(500, seed=3) != ShareGPTLike(100, 50).prompts(500, seed=4)
+    again, other = (ShareGPTLike(100, 50).prompts(500, seed) for seed in (3, 4))
+    assert lengths(bounded) == lengths(again) != lengths(other)
+
+
+@pytest.mark.parametrize("workload", [Fixed(16, 4), ShareGPTLike(100, 50)], ids=str)
+def test_a_second_run_finds_none_of_its_prompts_in_a_servers_prefix_cache(workload: Workload) -> None:
+    texts = [prompt.text for _ in range(2) for prompt in workload.prompts(20, 3)]
+    assert len(set(texts)) == len(texts)
+
+
+def lengths(prompts: list[Prompt]) -> list[tuple[int, int]]:
+    """Words of each prompt, and tokens of its answer."""
+    return [(len(prompt.text.split()), prompt.output_len) for prompt in prompts]
 
 
 def test_a_mix_asks_for_each_answers_own_length(server: Served, tmp_path: Path) -> None:

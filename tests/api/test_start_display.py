@@ -182,3 +182,34 @@ async def test_lines_are_logged_while_something_happens(caplog: pytest.LogCaptur
     assert [message for message in caplog.messages if "rejected 777" in message] == [
         "running 0, waiting 0, 0.0 tokens/s, KV cache 0%, prefix hits -, rejected 777"
     ]
+
+
+async def test_the_first_line_after_a_pause_comes_an_interval_after_the_requests_began(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise a line would break into the first answer of `make demo`, which is streamed to the same terminal."""
+    caplog.set_level("INFO", "octavo.load")
+    idle, busy = SchedulerStats(), SchedulerStats(running=1)
+    times = [
+        (0.0, idle),
+        (0.04, idle),
+        (0.08, idle),
+        (0.09, busy),
+        (0.12, busy),
+        (0.17, busy),
+        (0.19, busy),
+        (0.2, busy),
+    ]
+    readings = [LoadReading(stats, 0, Counts(at, 100 * at, 0, 0, 0)) for at, stats in times]
+    remaining = chain(readings, repeat(readings[-1]))
+    taken: list[LoadReading] = []
+
+    def read() -> LoadReading:
+        taken.append(next(remaining))
+        return taken[-1]
+
+    logging = asyncio.create_task(load_lines.log_load(read, interval=0.1))
+    while len(taken) <= len(readings):
+        await asyncio.sleep(0.01)
+    logging.cancel()
+    assert caplog.messages == ["running 1, waiting 0, 100.0 tokens/s, KV cache 0%, prefix hits -, rejected 0"]

@@ -1,4 +1,4 @@
-"""Logs a line about the server's load every 10 s while there are requests."""
+"""Logs a line about the server's load every 10 s while there are requests, the first one 10 s after they begin."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from octavo_engine.engine.scheduler_stats import SchedulerStats
 log = logging.getLogger("octavo.load")
 
 INTERVAL = 10.0
+_READINGS = 10
+"""Readings in an interval: an idle server's interval begins again with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,26 @@ def line(before: Counts, now: LoadReading) -> tuple[str, dict[str, float | None]
 
 
 async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) -> None:
-    """Log a line every `interval` seconds until cancelled; its rates and rejections are those of the last interval."""
+    """Log a line every `interval` seconds until cancelled; its rates and rejections are those of the last interval.
+
+    An interval does not begin while the server is idle. So the first line after a pause covers a whole interval of
+    requests, and on a terminal it does not come in the middle of the first short answer.
+    """
     before: Counts | None = None
     while True:
+        pause = interval / _READINGS
         try:
             now = read()
-            if before is not None and (found := line(before, now)) is not None:
+            found = None if before is None else line(before, now)
+            if before is None or found is None:
+                before = now.counts
+            elif now.counts.at - before.at >= interval:
                 log.info("%s", found[0], extra={"fields": found[1]})
-            before = now.counts
+                before = now.counts
         except Exception:  # an error in a log line must not end the server
-            log.exception("the load cannot be logged; trying again in %g s", interval)
-        await asyncio.sleep(interval)
+            pause = interval
+            log.exception("the load cannot be logged; trying again in %g s", pause)
+        await asyncio.sleep(pause)
 
 
 def counts_now(stats: SchedulerStats, tokens: float, rejected: float) -> Counts:
