@@ -63,9 +63,15 @@ def worked_on(passes: Passes) -> set[tuple[str, str]]:
     return {key for key, _, _ in passes.seen}
 
 
+def shown(metrics: OperatorMetrics) -> list[str]:
+    """The names of the LLMServices' metrics."""
+    return [name for name in samples(metrics) if name.startswith("octavo_llmservice")]
+
+
 async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: Passes) -> None:
     server = server_of_two()
     process = process_of(server, ("a", "b"))
+    process.metrics.leads()
     async with asyncio.timeout(120), server.listening():
         server.forbidden = {"b"}
         running = asyncio.create_task(operator._serve_for_ever(process))
@@ -80,8 +86,9 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
         passes.seen.clear()
         await until(lambda: len(passes.seen) > 5)
         await until(lambda: worked_on(passes) == {B} and passes.seen.clear() is None)
+        assert shown(process.metrics)
         server.forbidden = {"a", "b"}
-        await until(lambda: process.namespaces.readable == ())
+        await until(lambda: process.namespaces.readable == () and not shown(process.metrics))
         server.forbidden = set()
         passes.seen.clear()
         await until(lambda: worked_on(passes) == {A, B})

@@ -205,7 +205,10 @@ async def _serve(process: _Process) -> None:
     )
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
-    await _first_of(*changes, *(_parts(process, kinds, config) if process.namespaces.readable else ()))
+    parts = _parts(process, kinds, config) if process.namespaces.readable else ()
+    if not parts:
+        process.metrics.read_services({})  # else what was seen last would be shown for ever
+    await _first_of(*changes, *parts)
 
 
 def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Sequence[Coroutine[Any, Any, Any]]:
