@@ -76,7 +76,7 @@ async def test_a_change_is_noticed_and_a_gap_is_none(
 class ApiServiceOf(Server):
     """An API server whose APIService can be changed."""
 
-    def __init__(self, service: dict[str, Any], status: str, since: str) -> None:
+    def __init__(self, service: dict[str, Any], status: str, since: str | None) -> None:
         condition = {"type": "Available", "status": status, "lastTransitionTime": since}
         super().__init__({**service, "metadata": {"uid": "u7"}, "status": {"conditions": [condition]}})
         self.deleted: list[str] = []
@@ -90,13 +90,14 @@ class ApiServiceOf(Server):
     [
         (OURS, "False", "2026-01-01T11:59:30Z", True),
         (OURS, "False", "2026-01-01T11:59:31Z", False),
+        (OURS, "False", None, False),
         (OURS, "True", "2026-01-01T11:00:00Z", False),
         (KEDAS, "False", "2026-01-01T11:00:00Z", False),
         (LOCAL, "False", "2026-01-01T11:00:00Z", False),
     ],
 )
 async def test_the_apiservice_is_deleted_while_octavos_server_does_not_answer(
-    service: dict[str, Any], status: str, since: str, released: bool
+    service: dict[str, Any], status: str, since: str | None, released: bool
 ) -> None:
     api_service = ApiServiceOf(service, status, since)
     assert await delete_if_unavailable(api_service, URL, datetime(2026, 1, 1, 12, tzinfo=UTC)) is released

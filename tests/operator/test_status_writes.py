@@ -27,6 +27,10 @@ SHAPELESS = [
     {"conditions": [1, {}]},
     {"conditions": {"type": "Ready"}},
     {"conditions": [{"type": "Ready", "status": "True"}]},
+    *(
+        {"conditions": [{"type": "Degraded", "status": "False", "reason": "x", "lastTransitionTime": time}]}
+        for time in ("yesterday", "2026-01-01T00:00:00")
+    ),
     {"autoscaling": 1, "desiredReplicas": "x"},
 ]
 
@@ -40,6 +44,7 @@ async def test_a_status_that_another_schema_has_let_others_write_is_written_anew
     assert b"octavo_llmservice_desired_replicas" in metrics.render()
     await reconciler(server).reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+    assert datetime.fromisoformat(server.condition("Degraded")["lastTransitionTime"]).tzinfo
 
 
 async def test_conditions_of_other_controllers_cause_no_writes_and_stay() -> None:

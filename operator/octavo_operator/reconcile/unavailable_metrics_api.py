@@ -64,6 +64,7 @@ async def delete_if_unavailable(cluster: Deleter, metrics_url: str, now: datetim
 def _is_unavailable(live: Mapping[str, Any], metrics_url: str, now: datetime) -> bool:
     service, available = live["spec"].get("service") or {}, condition_of(live, "Available")
     ours = (urlsplit(metrics_url).hostname or "").split(".")[:2] == [service.get("name"), service.get("namespace")]
-    if not ours or available.get("status") != "False":
+    since = available.get("lastTransitionTime")
+    if not ours or available.get("status") != "False" or not since:  # its server may not have written that yet
         return False
-    return (now - datetime.fromisoformat(available["lastTransitionTime"])).total_seconds() >= UNAVAILABLE_SECONDS
+    return (now - datetime.fromisoformat(since)).total_seconds() >= UNAVAILABLE_SECONDS

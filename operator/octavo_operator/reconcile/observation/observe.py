@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.names import (
@@ -197,7 +198,12 @@ def readable_status(status: Any) -> dict[str, Any]:
 
 
 def _is_condition(found: Any) -> bool:
-    return isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in _READ_OF_CONDITIONS)
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(name), str) for name in _READ_OF_CONDITIONS):
+        return False
+    try:
+        return datetime.fromisoformat(found["lastTransitionTime"]).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def status_changed_at(metadata: Mapping[str, Any]) -> str:
