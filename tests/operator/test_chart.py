@@ -47,6 +47,32 @@ def template(*arguments: str, chart: Path = CHART, release: str = "octavo", name
     return [found for found in yaml.safe_load_all(helm(*to, *arguments)) if found]
 
 
+def optional_values(schema: Object, given: Any, whole: bool) -> Object:
+    """`null` for each value that the schema does not demand: for `whole` sections, or for the values in them."""
+    found: Object = {}
+    for name, inner in schema["properties"].items():
+        if not isinstance(given, dict) or name not in given:
+            continue
+        within = optional_values(inner, given[name], whole) if "properties" in inner else {}
+        if name not in schema.get("required", ()) and (whole or not within):
+            found[name] = None
+        elif within:
+            found[name] = within
+    return found
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_value_that_is_not_there_counts_as_its_default(whole: bool, tmp_path: Path) -> None:
+    """As after an upgrade with --reuse-values, or where a parent chart sets a section to null."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    missing = optional_values(schema, yaml.safe_load((CHART / "values.yaml").read_text()), whole)
+    assert missing["operator"]["serviceAccount"] == (None if whole else {"name": None, "annotations": None})
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(missing))
+    made = template("--values", str(tmp_path / "values.yaml"))
+    accounts = {each["metadata"]["name"] for each in made if each["kind"] == "ServiceAccount"}
+    assert accounts == {"octavo-operator", "octavo-operator-metrics", "octavo-operator-test"}
+
+
 def api_services(objects: list[Object]) -> list[Object]:
     return [found for found in objects if found["kind"] == "APIService"]
 

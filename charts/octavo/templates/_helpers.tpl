@@ -7,7 +7,7 @@ have dots, which the name of a Service may not have. */ -}}
 
 {{- /* The name of the operator's ServiceAccount. */ -}}
 {{- define "octavo.serviceAccount" -}}
-{{ .Values.operator.serviceAccount.name | default (include "octavo.name" .) }}
+{{ (.Values.operator.serviceAccount | default dict).name | default (include "octavo.name" .) }}
 {{- end }}
 
 {{- /* Whether the cluster chooses the users of pods; "" means no. */ -}}
