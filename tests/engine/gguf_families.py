@@ -154,8 +154,8 @@ YARN = {
     "rope_theta": 10000.0,
     "factor": 8.0,
     "original_max_position_embeddings": 64,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
+    "beta_fast": 12.0,
+    "beta_slow": 0.5,
 }
 
 
@@ -170,6 +170,8 @@ def yarn(config: Any) -> dict[str, Any]:
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": config.rope_parameters["factor"],
         "rope.scaling.original_context_length": config.rope_parameters["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": config.rope_parameters["beta_fast"],
+        "rope.scaling.yarn_beta_slow": config.rope_parameters["beta_slow"],
     }
 
 

@@ -182,6 +182,14 @@ SPEC_FAULTS = {
         {"changes": lambda w: w.add_float32("llama.residual_scale", 0.5)},
         "llama.residual_scale 0.5 changes answers",
     ),
+    "attention to later tokens": (
+        {"changes": lambda w: w.add_bool("llama.attention.causal", False)},
+        "llama.attention.causal False changes answers",
+    ),
+    "a factor of rotated heads": (
+        {"changes": lambda w: w.add_float32("llama.rope.scaling.attn_factor", 1.5)},
+        "llama.rope.scaling.attn_factor 1.5 changes answers",
+    ),
     "split": ({"changes": lambda w: w.add_uint16("split.count", 3)}, "llama-gguf-split --merge"),
     "head size in words": (
         {"drop": ("add_key_length",), "changes": lambda w: w.add_string("llama.attention.key_length", "wide")},

@@ -96,9 +96,10 @@ def _rope_parameters(header: Header) -> dict[str, Any]:
         key = header.key("rope.scaling.type")
         raise header.fields.wrong(key, scaling, f"is not supported; supported: none, {', '.join(_SCALINGS)}")
     factor = header.fields.number(header.key("rope.scaling.factor"), 1e-3, 1e6)
-    original = "rope.scaling.original_context_length"
-    if scaling == "yarn" and header.has(original):
-        rope["original_max_position_embeddings"] = header.integer(original, 2, 1 << 30)
+    if scaling == "yarn":
+        rope |= header.given({"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"})
+        if header.has(original := "rope.scaling.original_context_length"):
+            rope["original_max_position_embeddings"] = header.integer(original, 2, 1 << 30)
     return {**rope, "rope_type": scaling, "factor": factor}
 
 

@@ -10,20 +10,27 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.file import GGUFFile
 
 _MOST = 1 << 22
-_CHANGES_THE_ANSWER = (
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "attention.scale",
-    "attention.temperature_scale",
-    "attn_logit_softcapping",
-    "embedding_scale",
-    "expert_weights_scale",
-    "final_logit_softcapping",
-    "logit_scale",
-    "residual_scale",
-    "router_logit_softcapping",
-)
-"""Keys that change a model's answers whatever the architecture; a file with one that is not read is refused."""
+_NOTHING = (0, 1)
+_CHANGES_THE_ANSWER: Mapping[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": _NOTHING,
+    "attention.max_alibi_bias": _NOTHING,
+    "attention.scale": _NOTHING,
+    "attention.temperature_scale": _NOTHING,
+    "attn_logit_softcapping": _NOTHING,
+    "embedding_scale": _NOTHING,
+    "expert_weights_scale": _NOTHING,
+    "final_logit_softcapping": _NOTHING,
+    "logit_scale": _NOTHING,
+    "residual_scale": _NOTHING,
+    "rope.scaling.attn_factor": (1,),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (-1, 1),
+    "rope.scaling.yarn_log_multiplier": (0,),
+    "router_logit_softcapping": _NOTHING,
+}
+"""Keys that change a model's answers whatever the architecture, and their values that do not: a file with another value
+is refused if the key is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +62,9 @@ class Header:
 
     def refuse_unread(self) -> None:
         """Raise ModelLoadError about a key that changes answers and that was not read."""
-        for name in _CHANGES_THE_ANSWER:
+        for name, harmless in _CHANGES_THE_ANSWER.items():
             key, value = self.key(name), self.fields.values.get(self.key(name))
-            if value not in (None, 0, 1) and key not in self.fields.read:
+            if value is not None and value not in harmless and key not in self.fields.read:
                 raise self.fields.wrong(
                     key, value, f"changes answers, and {self.file.architecture} is not computed with it"
                 )
