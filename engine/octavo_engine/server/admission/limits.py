@@ -194,6 +194,8 @@ class Admission:
         self._stats, self._info, self._clock, self._several_keys = stats, info, clock, several_keys
         self._priorities = priorities
         self._by_key: dict[str, Occupancies] = {}
+        self._in_use: dict[str, Occupancies] = {}
+        """Those of `_by_key` of which something may be in use, and few others."""
         self._meters = KeyLimits(clock)
         self._answers = deque([_FIRST_GUESS], maxlen=_ANSWERS)
 
@@ -319,19 +321,25 @@ class Admission:
         Called whenever the key file may have changed: a removed key may still have running requests.
         """
         self._by_key = {name: each for name, each in self._by_key.items() if name in names or not each.unused}
+        self._drop_unused()
         self._meters.forget_others(names)
+
+    def _drop_unused(self) -> None:
+        self._in_use = {name: each for name, each in self._in_use.items() if not each.unused}
 
     def _occupancies_of(self, key: Key) -> Occupancies:
         if (found := self._by_key.get(key.name)) is None:
             found = self._by_key[key.name] = Occupancies(self._clock)
+        self._in_use[key.name] = found
         return found
 
     def _beyond_share(self, key: Key, kind: Callable[[Occupancies], Occupancy], limit: int) -> int:
         """Return the sum by which other keys exceed their shares of `limit`, through requests larger than a share."""
-        if not self._several_keys():
-            return 0
         share = self._share(limit)
-        return sum(max(0, kind(each).used - share) for name, each in self._by_key.items() if name != key.name)
+        if not self._several_keys() or kind(self.total).used <= share:
+            return 0
+        self._drop_unused()
+        return sum(max(0, kind(each).used - share) for name, each in self._in_use.items() if name != key.name)
 
     def _is_reserved(self, own: int, total: int, limit: int) -> bool:
         """Return True if a key may come to `own` although all keys together then exceed a limit, by coming to `total`.
