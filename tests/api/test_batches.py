@@ -21,6 +21,7 @@ import pytest
 from openai.types import Batch
 
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches import batches, input_file, job, line_answers, results, storage, upload
 from octavo_engine.server.openai.batches.input_file import check_input
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, RequestCounts
@@ -546,6 +547,48 @@ async def test_writes_under_way_end_before_a_server_gives_the_folder_up(
     await stopping
     assert written
     kept.close()
+
+
+async def test_a_server_that_stops_changes_nothing_that_the_next_one_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose upload ended meanwhile was answered 200, and the next server did not have it."""
+    begun, going_on, write = asyncio.Event(), threading.Event(), storage._write
+    loop = asyncio.get_running_loop()
+
+    def wait_and_write(path: Path, data: bytes) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        going_on.wait(30)
+        write(path, data)
+
+    kept, owner = await kept_files(tmp_path)
+    running = batches.Batches(kept, Mock())
+    body = BatchBody(input_file_id="file-2", endpoint=CHAT, completion_window="24h")
+    monkeypatch.setattr(storage, "_write", wait_and_write)
+    creating = asyncio.create_task(running.create(owner, body))
+    await begun.wait()
+    await running.stop()
+    stopping = asyncio.create_task(kept.stop())
+    await asyncio.sleep(0.01)
+    assert not stopping.done()
+    going_on.set()
+    await stopping
+    batch = await creating
+    for change in (
+        kept.create(owner, "file-3"), kept.add(owner, "file-3", "a", 0, "batch"), kept.discard(owner, "file-1", 10),
+        running.create(owner, body), running.cancel(batch),
+    ):  # fmt: skip
+        with pytest.raises(APIError, match="shutting down"):
+            await change
+    with pytest.raises(APIError, match="shutting down"):
+        kept.take(owner, 1)
+    await kept.expire(owner)
+    await kept.discard(owner, "file-3", 0)  # nothing is left of an upload
+    kept.close()
+    following = Storage(tmp_path, 100, lambda: False)
+    assert set(following.of("").files) == set(owner.files) == {"file-0", "file-1", "file-2"}
+    assert [each.id for each in following.of("").active] == [batch.id] and not running._jobs
+    following.close()
 
 
 async def kept_files(folder: Path) -> tuple[Storage, storage.Owned]:

@@ -249,6 +249,7 @@ class Server:
     async def _stop_batches(self) -> None:
         if self._batches is not None and self._storage is not None:
             await self._batches.stop()
+            await self._storage.stop()
             self._storage.close()
 
     async def _reload_keys(self, keys: KeyRing) -> None:

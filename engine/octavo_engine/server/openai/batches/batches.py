@@ -80,14 +80,17 @@ class Batches:
         )
         try:
             await self.storage.save(owner, batch)
-        except StorageError:
-            del owner.batches[batch.id]
+        except APIError:
+            owner.batches.pop(batch.id, None)
             raise
-        self._run(owner, batch)
+        if not self._stopped:  # else the next server runs it
+            self._run(owner, batch)
         return batch
 
     async def cancel(self, batch: BatchObject) -> None:
-        """Cancel a batch; APIError 400 if it has ended."""
+        """Cancel a batch; APIError 400 if it has ended, 503 if it runs no longer, since the server stops."""
+        if self._stopped and batch.status not in ENDED:
+            raise shutting_down()
         if batch.status in ENDED or (job := self._jobs.get(batch.id)) is None:
             message = f"the batch is {batch.status} and cannot be cancelled any more"
             raise APIError(400, message, param="batch_id", code="batch_ended")

@@ -63,7 +63,7 @@ class Results:
             found = await with_retries(partial(on_disk, _recover, self._owner.path(file_id), self._tally))
             self._tally = found.tally
             self._sizes.append(found.size)
-            self._owner.bytes -= found.cut
+            self._storage.free(self._owner, found.cut)
             ended.append(found.numbers)
         self.done = set().union(*ended)
         counts = self._batch.request_counts
@@ -119,7 +119,7 @@ class Results:
             async with self._writing:  # if a write fails, what it wrote is cut off, and that must be no other line
                 self._tally.add(await self._written(self._owner.path(self._ids[which]), data))
         except BaseException:
-            self._owner.bytes -= len(data)
+            self._storage.free(self._owner, len(data))
             self.done.discard(number)
             raise
         self._sizes[which] += len(data)

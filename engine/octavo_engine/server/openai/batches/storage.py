@@ -22,7 +22,7 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.errors import APIError
+from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, FileObject, encode
 
 log = logging.getLogger("octavo.storage")
@@ -96,7 +96,13 @@ class Storage:
         self.clock = clock
         self._folder, self._size, self._several_keys = folder, size, several_keys
         self._owners: dict[str, Owned] = {}
+        self._bytes = self._transfers = 0
+        """The sums of all keys: there may be thousands, and each part of an upload is counted."""
         self._saving = asyncio.Lock()
+        self._changes, self._unchanged = 0, asyncio.Event()
+        """The number of changes under way; set while there is none."""
+        self._unchanged.set()
+        self._stopped = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / ".lock").open("a")
@@ -111,9 +117,32 @@ class Storage:
         except OSError as error:
             raise ConfigurationError(f"--batch-storage {folder} cannot be used: {error.strerror}") from None
 
+    async def stop(self) -> None:
+        """Let the changes under way end, and answer 503 to others: the next server would not see what they list."""
+        self._stopped = True
+        await self._unchanged.wait()
+
     def close(self) -> None:
         """Release the folder, so that another server may use it."""
         self._lock.close()
+
+    def _check_open(self) -> None:
+        """Raise APIError 503 if another server may use the folder already."""
+        if self._stopped:
+            raise shutting_down()
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Count a change of what the folder lists, for which `stop` waits; APIError 503 after `stop`."""
+        self._check_open()
+        self._changes += 1
+        self._unchanged.clear()
+        try:
+            yield
+        finally:
+            self._changes -= 1
+            if not self._changes:
+                self._unchanged.set()
 
     @property
     def owners(self) -> list[Owned]:
@@ -128,33 +157,42 @@ class Storage:
         return found
 
     def take(self, owner: Owned, size: int) -> None:
-        """Count `size` bytes more of this key's files; APIError 413 if that is too much."""
+        """Count `size` bytes more of this key's files; APIError 413 if that is too much, 503 after `stop`."""
+        self._check_open()
         share = self._size // 4 if self._several_keys() else self._size
-        total = sum(each.bytes for each in self._owners.values())
-        if owner.bytes + size > share or total + size > self._size:
+        if owner.bytes + size > share or self._bytes + size > self._size:
             message = (
                 f"the files of this key have {owner.bytes} bytes of the {share} that it may have, those of all keys "
-                f"{total} of {self._size} (--batch-storage-size); delete files, or serve with a larger one"
+                f"{self._bytes} of {self._size} (--batch-storage-size); delete files, or serve with a larger one"
             )
             raise APIError(413, message, code="storage_full")
+        self._count(owner, size)
+
+    def free(self, owner: Owned, size: int) -> None:
+        """Count `size` bytes less of this key's files."""
+        self._count(owner, -size)
+
+    def _count(self, owner: Owned, size: int) -> None:
         owner.bytes += size
+        self._bytes += size
 
     @contextlib.contextmanager
     def transfer(self, owner: Owned) -> Iterator[None]:
         """Count a file of the key as being uploaded or read; APIError 429 or 503 if there are too many."""
-        total = sum(each.transfers for each in self._owners.values())
         headers = {"Retry-After": "5", "Connection": "close"}
         if owner.transfers >= MAX_TRANSFERS:
             message = f"{owner.transfers} files of this key are being uploaded or read, which is the limit"
             raise APIError(429, f"{message}; wait for one", code="too_many_transfers", headers=headers)
-        if total >= MAX_ALL_TRANSFERS:
-            message = f"{total} files are being uploaded or read, which is the limit; try again later"
+        if self._transfers >= MAX_ALL_TRANSFERS:
+            message = f"{self._transfers} files are being uploaded or read, which is the limit; try again later"
             raise APIError(503, message, code="too_many_transfers", headers=headers)
         owner.transfers += 1
+        self._transfers += 1
         try:
             yield
         finally:
             owner.transfers -= 1
+            self._transfers -= 1
 
     def check_number(self, owner: Owned) -> None:
         """Raise APIError 429 if this key has as many files as it may."""
@@ -165,6 +203,7 @@ class Storage:
 
     async def create(self, owner: Owned, file_id: str) -> IO[bytes]:
         """Create a file of the key and return it, open for appending; it is not listed before `add`."""
+        self._check_open()
         return await on_disk(_create, owner.path(file_id))
 
     async def add(
@@ -180,12 +219,15 @@ class Storage:
         now = int(self.clock())
         until = now + lifetime if lifetime is not None else None
         file = FileObject(id=file_id, bytes=size, created_at=now, filename=filename, purpose=purpose, expires_at=until)
-        await on_disk(_write, owner.path(f"{file_id}.json"), encode(file))
-        owner.files[file_id] = file
+        with self._change():
+            await on_disk(_write, owner.path(f"{file_id}.json"), encode(file))
+            owner.files[file_id] = file
         return file
 
     async def expire(self, owner: Owned) -> None:
-        """Remove the key's files that have expired, except those that a batch still reads."""
+        """Remove the key's files that have expired, except those that a batch still reads; after `stop`, none."""
+        if self._stopped:
+            return
         now = self.clock()
         for file in [file for file in owner.files.values() if file.expires_at is not None and file.expires_at <= now]:
             read = {batch.input_file_id for batch in owner.active}
@@ -193,20 +235,28 @@ class Storage:
                 await self.discard(owner, file.id, file.bytes)
 
     async def discard(self, owner: Owned, file_id: str, size: int) -> None:
-        """Remove a file whose `size` bytes were counted, listed or not. After a StorageError it is as it was."""
-        listed = owner.files.pop(file_id, None)
-        try:
-            await on_disk(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
-        except StorageError:
-            if listed is not None:
-                owner.files[file_id] = listed
-            raise
-        owner.bytes -= size
+        """Remove a file whose `size` bytes were counted, listed or not. After a StorageError it is as it was.
+
+        A file that is not listed, such as an upload that failed, is removed also after `stop`: no other server has it.
+        """
+        with self._change() if file_id in owner.files else contextlib.nullcontext():
+            listed = owner.files.pop(file_id, None)
+            try:
+                await on_disk(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
+            except StorageError:
+                if listed is not None:
+                    owner.files[file_id] = listed
+                raise
+        self.free(owner, size)
 
     async def save(self, owner: Owned, batch: BatchObject) -> None:
         """Store a batch's present state. If the key has too many batches, or their records too many bytes, the oldest
         ones that have ended are removed.
         """
+        with self._change():
+            await self._save(owner, batch)
+
+    async def _save(self, owner: Owned, batch: BatchObject) -> None:
         owner.batches[batch.id] = batch
         async with self._saving:  # so that an older state never replaces a newer one
             data = encode(batch)
@@ -225,7 +275,7 @@ class Storage:
         needed = {*owner.files, *(name for batch in owner.active for name in result_ids(batch))}
         for path in (folder / "files").glob("*"):
             if path.name.removesuffix(".json") in needed:
-                owner.bytes += path.stat().st_size if path.suffix != ".json" else 0
+                self._count(owner, path.stat().st_size if path.suffix != ".json" else 0)
             elif _ID.match(path.name):
                 path.unlink()  # an upload that was not complete when the server ended
 
