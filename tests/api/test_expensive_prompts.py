@@ -64,6 +64,20 @@ def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_ot
         assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
 
 
+def test_a_request_that_is_not_prepared_by_its_deadline_is_told_so(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    """It was answered only when a worker had read it, which among many long prompts may take minutes."""
+    server = start(program=odd_worker.PROGRAM)
+    for path in (TEXT, "/tokenize"):
+        waits = {"prompt": f"wait {tmp_path}"}
+        answer = server.http.post(path, json=waits, headers={"X-Request-Timeout": "0.1"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
+        assert answer.headers["x-should-retry"] == "false" and int(answer.headers["retry-after"]) > 0
+    assert not server.engine.requests and not server.serving.uploads.used
+    (tmp_path / "go_on").touch()
+
+
 def test_a_worker_returns_the_memory_of_a_large_task(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

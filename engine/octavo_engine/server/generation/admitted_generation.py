@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from octavo_engine.server.connections.disconnect import while_connected
 from octavo_engine.server.errors import APIError, UnfitModelError, not_an_object, not_json
 from octavo_engine.server.generation.engine_requests import engine_requests
 from octavo_engine.server.generation.generation import Generation, GenerationRequest
-from octavo_engine.server.generation.times import Times
+from octavo_engine.server.generation.times import Times, out_of_time
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.middleware.metering import arrival_of
 from octavo_engine.server.preparation.loaded_model import LoadedModel
@@ -42,7 +43,7 @@ async def prepare_and_admit(serving: Serving, request: Request, job: str) -> Adm
     model = serving.model()
     times = Times(request, serving.config.request_timeout)
     with serving.running.preparing():
-        result = await prepare(serving, request, job, model.info, Prepared)
+        result = await prepare(serving, request, job, model.info, Prepared, times)
         if result is None:
             return None
         prepared = result.request
@@ -62,11 +63,12 @@ async def prepare_and_admit(serving: Serving, request: Request, job: str) -> Adm
 
 
 async def prepare(
-    serving: Serving, request: Request, job: str, info: EngineInfo, result_type: type[JobResult]
+    serving: Serving, request: Request, job: str, info: EngineInfo, result_type: type[JobResult], times: Times
 ) -> JobResult | None:
     """Return what the job `job` of a text worker makes of the request's body; None if the client disconnects meanwhile.
 
-    The memory of the body is released. APIError if the request is not valid, or names another model.
+    The memory of the body is released. APIError if the request is not valid, names another model, or is not prepared by
+    its deadline, as far as that is known: only a text worker reads the body's own timeout.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not (
@@ -78,7 +80,11 @@ async def prepare(
         raise not_an_object()
     try:
         work = serving.text.prepare(key_of(request.scope).name, job, info, upload.take())
-        result = await while_connected(request, work)
+        async with asyncio.timeout(times.left):
+            result = await while_connected(request, work)
+    except TimeoutError:
+        serving.metrics.reject("deadline")
+        raise out_of_time("queue_timeout") from None
     except UnfitModelError as error:
         serving.check_model(error.model)
         raise

@@ -88,7 +88,7 @@ async def _full_response(
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
     """Answer a request whose complete answer is made by the job `job` of a text worker."""
     times = Times(request, serving.config.request_timeout)
-    result = await prepare(serving, request, job, serving.model().info, JSONAnswer)
+    result = await prepare(serving, request, job, serving.model().info, JSONAnswer, times)
     if result is None:
         return Response(status_code=499)
     serving.check_model(result.model)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.core.request import FinishReason, PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.server.admission.refusal import retry_after
 from octavo_engine.server.errors import APIError, shutting_down
+from octavo_engine.server.generation.times import out_of_time
 from octavo_engine.server.preparation.prepared import TextOptions
 from octavo_engine.server.telemetry.metrics import Metrics, Outcome
 from octavo_engine.server.telemetry.tracing import SequenceTimes
@@ -127,13 +127,7 @@ class Sequence:
     def _failure(self, output: RequestOutput) -> APIError:
         match output.finish_reason:
             case FinishReason.TIMEOUT:
-                code = "deadline_exceeded" if self.begun else "queue_timeout"
-                message = (
-                    "the request took longer than its timeout; ask for less, or raise timeout or --request-timeout"
-                )
-                # The second header keeps SDKs from trying again by themselves.
-                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}
-                return APIError(503, message, code=code, headers=headers)
+                return out_of_time("deadline_exceeded" if self.begun else "queue_timeout")
             case FinishReason.ABORT:
                 return shutting_down()
             case FinishReason.INVALID:

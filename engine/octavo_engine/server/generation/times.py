@@ -7,6 +7,7 @@ import time
 
 from starlette.requests import Request
 
+from octavo_engine.server.admission.refusal import retry_after
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.preparation.prepared import MAX_TIMEOUT, MIN_TIMEOUT
 
@@ -36,6 +37,13 @@ class Times:
     def left(self) -> float:
         """Seconds until the deadline; never 0."""
         return max(_SHORTEST, self.deadline - time.monotonic())
+
+
+def out_of_time(code: str) -> APIError:
+    """Return an APIError 503 for a request whose deadline has passed: `queue_timeout` or `deadline_exceeded`."""
+    message = "the request took longer than its timeout; ask for less, or raise timeout or --request-timeout"
+    # The second header keeps SDKs from trying again by themselves.
+    return APIError(503, message, code=code, headers={"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"})
 
 
 def _header_timeout(request: Request) -> float | None:
