@@ -41,6 +41,8 @@ ASKING: dict[str, list[Any]] = {
     "bad_words": ["x", ["x"] * 65], "logits_processors": [["x.y"]], "vllm_xargs": [{"a": 1}],
     "thinking_token_budget": [5], "repetition_detection": [{"max_pattern_size": 5}],
     "typical_p": [0.9], "repeat_penalty": [1.1], "mirostat": [2], "n_predict": [5], "max_new_tokens": [5],
+    "watermarking": [True], "thinking_budget": [100], "top_a": [0.2], "dry_multiplier": [0.8], "xtc_probability": [0.5],
+    "dynatemp_range": [0.5], "sampling_seed": [3], "random_seed": [3],
     "min_new_tokens": [5], "custom_logit_processor": ["x"], "stop_regex": ["a+"], "stop_sequences": [["x"]],
     "lora_path": ["x"],
     # structure
@@ -50,8 +52,8 @@ ASKING: dict[str, list[Any]] = {
     "logprob_token_ids": [[5]], "return_token_ids": [1], "return_tokens_as_token_ids": ["yes"],
     "return_token_offsets": [True], "return_prompt_text": [True], "return_hidden_states": [True],
     # other inputs
-    "input_ids": [[5]], "prompt_embeds": ["abc"], "kv_transfer_params": [{"do_remote_decode": True}],
-    "ec_transfer_params": [{"a": 1}],
+    "truncation_side": ["right"], "input_ids": [[5]], "prompt_embeds": ["abc"],
+    "kv_transfer_params": [{"do_remote_decode": True}], "ec_transfer_params": [{"a": 1}],
     "spaces_between_special_tokens": [5],
 }  # fmt: skip
 ASKING_CHAT: dict[str, list[Any]] = {
@@ -60,14 +62,23 @@ ASKING_CHAT: dict[str, list[Any]] = {
     "web_search_options": [{}], "moderation": [{"model": "x", "policy": {"output": {"mode": "block"}}}],
     "reasoning_effort": ["enormous", 5], "suffix": ["x"], "include_reasoning": [0],
     "enable_thinking": [False], "thinking": [{"type": "disabled"}], "reasoning": [{"effort": "low"}],
+    "prompt": ["x"], "input": ["x"], "instructions": ["x"], "system": ["x"], "previous_response_id": ["x"],
+    "max_output_tokens": [5], "output_config": [{"effort": "low"}],
 }  # fmt: skip
-ASKING_TEXT: dict[str, list[Any]] = {"suffix": ["x"], "max_completion_tokens": [5]}
+ASKING_TEXT: dict[str, list[Any]] = {
+    "suffix": ["x"], "max_completion_tokens": [5], "messages": [ASK["messages"]], "tools": [[{"type": "function"}]],
+    "tool_choice": ["required"], "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}],
+    "top_logprobs": [2], "reasoning_effort": ["low"], "chat_template": ["x"], "chat_template_kwargs": [{"a": 1}],
+    "continue_final_message": [True],
+}  # fmt: skip
 
 HARMLESS: dict[str, list[Any]] = {
     "use_beam_search": [False], "length_penalty": [1, 1.0], "best_of": [1], "bad_words": [[]], "vllm_xargs": [{}],
     "response_format": [{"type": "text"}], "return_token_ids": [False], "return_tokens_as_token_ids": [False],
     "return_token_offsets": [False], "return_prompt_text": [False], "kv_transfer_params": [{}],
     "spaces_between_special_tokens": [True, False], "logits_processors": [[]],
+    "typical_p": [1], "repeat_penalty": [1.0], "mirostat": [0], "top_a": [0.0], "thinking_token_budget": [-1],
+    "watermarking": [False], "truncation_side": ["left"], "tools": [[]], "tool_choice": ["none", "auto"],
     # what changes nothing in an answer of text is ignored
     "user": ["me"], "metadata": [{"a": "b"}], "store": [True], "service_tier": ["auto"], "request_id": ["mine"],
     "mm_processor_kwargs": [{"a": 1}], "parallel_tool_calls": [False], "prediction": [{}], "session_id": ["x"],
@@ -84,7 +95,7 @@ OF_A_WRONG_TYPE: dict[str, list[Any]] = {
 OF_A_WRONG_TYPE_IN_CHATS: dict[str, list[Any]] = {"verbosity": ["huge", 5], "prediction": ["x"]}
 HARMLESS_CHAT: dict[str, list[Any]] = {
     "verbosity": ["low"],
-    "tools": [[]], "tool_choice": ["none", "auto"], "echo": [False], "modalities": [["text"]],
+    "echo": [False], "modalities": [["text"]],
     "reasoning_effort": ["none", "minimal", "low", "medium", "high", "xhigh", "max"],
     "add_special_tokens": [True, False],
 }  # fmt: skip
@@ -198,12 +209,15 @@ def prompt_of(tokenizer: Tokenizer, **body: Any) -> str:
 
 
 def test_how_hard_to_think_is_for_the_template_to_read(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = ChatTemplate("{{ reasoning_effort | default('unsaid') }} {{ messages[0]['content'] }}", {})
+    """As in vLLM, an effort says too whether to think at all, which many templates ask for by another name."""
+    template = ChatTemplate("{{ reasoning_effort | default('unsaid') }} {{ enable_thinking | default('unsaid') }}", {})
     monkeypatch.setattr(tokenizer, "chat_template", template)
-    assert prompt_of(tokenizer, reasoning_effort="low") == "low Hi"
-    assert prompt_of(tokenizer) == "unsaid Hi"
+    assert prompt_of(tokenizer, reasoning_effort="low") == "low True"
+    assert prompt_of(tokenizer, reasoning_effort="none") == "none False"
+    assert prompt_of(tokenizer) == "unsaid unsaid"
     both = prompt_of(tokenizer, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
-    assert both == "high Hi"
+    assert both == "high True"
+    assert prompt_of(tokenizer, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}) == "low False"
 
 
 def test_special_tokens_are_added_to_a_chat_when_asked_for(

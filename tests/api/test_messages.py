@@ -171,7 +171,10 @@ def test_tokens_are_counted(server: Served) -> None:
     assert count == len(server.engine.requests[-1].prompt_token_ids)
 
 
-THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{{ enable_thinking }}</think><think>\n"
+THINKING = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{{ reasoning_effort }}"
+    "{{ enable_thinking | default('unsaid') }}</think><think>\n"
+)
 
 
 def test_a_model_that_reasons_is_asked_to(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +184,9 @@ def test_a_model_that_reasons_is_asked_to(tokenizer: Tokenizer, monkeypatch: pyt
         prepared = prepare_messages.prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
         assert f"{said}</think>" in tokenizer.decode(prepared.prompts[0])
         assert prepared.form == AnswerForm(reasons=True, begun=True)
+    body = {"messages": ASK, "max_tokens": 9, "output_config": {"effort": "high"}}
+    prepared = prepare_messages.prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
+    assert "highunsaid</think>" in tokenizer.decode(prepared.prompts[0])
 
 
 def test_reasoning_is_a_block_of_its_own(tokenizer: Tokenizer) -> None:

@@ -67,6 +67,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "no dimensions": (EMBED, {"input": "x", "dimensions": 0}, "dimensions"),
     "an unknown format": (EMBED, {"input": "x", "encoding_format": "int8"}, "encoding_format"),
     "cut, but not of length 1": (EMBED, {"input": "x", "dimensions": 2, "normalize": False}, "normalize"),
+    "a kind of text": (EMBED, {"input": "x", "input_type": "query"}, "input_type"),
+    "the last tokens": (
+        EMBED,
+        {"input": "x", "truncate_prompt_tokens": 1, "truncation_side": "left"},
+        "truncation_side",
+    ),
     "one side alone": ("/v1/score", {"text_1": "x"}, "text_2"),
     "the other alone": ("/v1/score", {"documents": ["x"]}, "text_1"),
     "an empty first text": ("/v1/score", {"queries": "", "documents": ["x"]}, "queries"),

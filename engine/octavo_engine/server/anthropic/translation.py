@@ -118,10 +118,13 @@ def _choice(choice: ToolChoice | None) -> Any:
 
 
 def _thinking(body: PromptBody) -> dict[str, Any]:
-    """Return the fields that chat templates read: whether to think, and with which effort."""
-    fields: dict[str, Any] = {}
+    """Return the variables that chat templates read: whether to think, and with which effort.
+
+    An effort does not by itself ask the model to think, as OpenAI's reasoning_effort does.
+    """
+    variables: dict[str, Any] = {}
     if body.thinking is not None:
-        fields["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
+        variables["enable_thinking"] = body.thinking.type != "disabled"
     if body.output_config is not None and (effort := body.output_config.effort) is not None:
-        fields["reasoning_effort"] = effort
-    return fields
+        variables["reasoning_effort"] = effort
+    return {"chat_template_kwargs": variables or None}

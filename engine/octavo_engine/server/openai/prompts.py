@@ -124,7 +124,6 @@ def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOp
     if continues and generates:
         message = "continue_final_message and add_generation_prompt exclude each other"
         raise APIError(400, message, param="continue_final_message")
-    effort = {} if options.reasoning_effort is None else {"reasoning_effort": options.reasoning_effort}
     messages, tools = [_for_template(turn) for turn in chat], [tool.described() for tool in options.offered]
     if not template.knows_tools:
         messages, tools = with_tools(messages, tools), []
@@ -134,10 +133,16 @@ def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOp
             add_generation_prompt=generates,
             continue_final_message=continues,
             tools=tools,
-            variables={**effort, **(options.chat_template_kwargs or {})},
+            variables={**_effort(options), **(options.chat_template_kwargs or {})},
         )
     except ChatTemplateError as error:
         raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None
+
+
+def _effort(options: TemplateOptions) -> dict[str, Any]:
+    """Return the template's variables for reasoning_effort: the effort, and whether to think at all, as in vLLM."""
+    effort = options.reasoning_effort
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
 def _for_template(turn: Message) -> dict[str, Any]:

@@ -38,10 +38,14 @@ from octavo_engine.server.openai.fields import (
 )
 from octavo_engine.server.openai.refused import (
     NoFunctions,
+    NotHere,
     NotYet,
     OnlyEmpty,
     OnlyFalse,
+    OnlyLeft,
     OnlyOne,
+    OnlyUnlimited,
+    OnlyZero,
     TextModality,
 )
 from octavo_engine.server.openai.structured_outputs import StructuredFields
@@ -82,11 +86,19 @@ class RefusedFields(Body):
     length_penalty: OnlyOne = None
     logits_processors: OnlyEmpty = None
     repetition_detection: NotYet = None
-    thinking_token_budget: NotYet = None
+    thinking_token_budget: OnlyUnlimited = None
+    thinking_budget: NotYet = None
+    watermarking: OnlyFalse = None
     vllm_xargs: OnlyEmpty = None
-    typical_p: NotYet = None
-    repeat_penalty: NotYet = None
-    mirostat: NotYet = None
+    typical_p: OnlyOne = None
+    repeat_penalty: OnlyOne = None
+    mirostat: OnlyZero = None
+    top_a: OnlyZero = None
+    dry_multiplier: OnlyZero = None
+    xtc_probability: OnlyZero = None
+    dynatemp_range: OnlyZero = None
+    sampling_seed: NotYet = None
+    random_seed: NotYet = None
     custom_logit_processor: NotYet = None
     lora_path: NotYet = None
     # When an answer ends, and its form; these have other names here.
@@ -105,6 +117,7 @@ class RefusedFields(Body):
     return_prompt_text: OnlyFalse = None
     return_hidden_states: OnlyFalse = None
     # Prompts, and keys and values, that come from elsewhere.
+    truncation_side: OnlyLeft = None
     input_ids: NotYet = None
     prompt_embeds: NotYet = None
     kv_transfer_params: OnlyEmpty = None
@@ -246,6 +259,14 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     reasoning: NotYet = None
     echo: OnlyFalse = None
     suffix: OnlyEmpty = None
+    # Fields of completions, of responses and of Anthropic's messages.
+    prompt: NotHere = None
+    input: NotHere = None
+    instructions: NotHere = None
+    system: NotHere = None
+    previous_response_id: NotHere = None
+    max_output_tokens: NotHere = None
+    output_config: NotHere = None
 
 
 class CompletionBody(GenerationBody):
@@ -257,8 +278,19 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
     suffix: OnlyEmpty = None
-    max_completion_tokens: NotYet = None
-    """A field of chats, which limits an answer as max_tokens does here."""
+    # Fields of chats.
+    max_completion_tokens: NotHere = None
+    """It limits an answer as max_tokens does here."""
+    messages: NotHere = None
+    tools: OnlyEmpty = None
+    tool_choice: NoFunctions = None
+    functions: NoFunctions = None
+    function_call: NoFunctions = None
+    top_logprobs: NotHere = None
+    reasoning_effort: NotHere = None
+    chat_template: NotHere = None
+    chat_template_kwargs: OnlyEmpty = None
+    continue_final_message: OnlyFalse = None
 
 
 class TokenizeBody(TemplateOptions):

@@ -21,8 +21,9 @@ def _only_false(value: Any) -> Any:
     return None if value is False else _refuse(value)
 
 
-def _only_one(value: Any) -> Any:
-    return None if value == 1 and not isinstance(value, bool) else _refuse(value)
+def _only(*harmless: str | float) -> AfterValidator:
+    """Return a validator that accepts these values alone, which have no effect here."""
+    return AfterValidator(lambda value: None if value in harmless and not isinstance(value, bool) else _refuse(value))
 
 
 def _only_empty(value: Any) -> Any:
@@ -37,10 +38,22 @@ def _text_modality(value: Any) -> Any:
     return None if value == ["text"] else _refuse(value)
 
 
+def _refuse_here(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError("unsupported_parameter", "belongs to another endpoint; leave it out")
+    return value
+
+
 NotYet = Annotated[Any, AfterValidator(_refuse)]
 """A field without a value that asks for nothing."""
+NotHere = Annotated[Any, AfterValidator(_refuse_here)]
+"""A field that another endpoint of this server has, and that would have no effect here."""
 OnlyFalse = Annotated[Any, AfterValidator(_only_false)]
-OnlyOne = Annotated[Any, AfterValidator(_only_one)]
+OnlyOne = Annotated[Any, _only(1)]
+OnlyZero = Annotated[Any, _only(0)]
+OnlyUnlimited = Annotated[Any, _only(-1)]
+OnlyLeft = Annotated[Any, _only("left")]
+OnlyRight = Annotated[Any, _only("right")]
 OnlyEmpty = Annotated[Any, AfterValidator(_only_empty)]
 NoFunctions = Annotated[Any, AfterValidator(_no_functions)]
 """A deprecated field about functions: an empty list, or a choice that asks for nothing where there are none."""

@@ -22,7 +22,7 @@ from octavo_engine.server.openai.fields import (
     Text,
     Timeout,
 )
-from octavo_engine.server.openai.refused import NotYet, OnlyFalse
+from octavo_engine.server.openai.refused import NotYet, OnlyFalse, OnlyRight
 
 
 def _text_of(value: Any) -> Any:
@@ -45,6 +45,9 @@ class PooledBody(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
     user: Label | None = None
     """Has no effect."""
+    truncation_side: OnlyRight = None
+    input_type: NotYet = None
+    prompt_name: NotYet = None
     mm_processor_kwargs: NotYet = None
     softmax: NotYet = None
     activation: NotYet = None
