@@ -51,6 +51,7 @@ from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import plan_memory
 from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
@@ -105,6 +106,7 @@ def make_worker(
     backend: AttentionBackend | None = None,
     rungs: Sequence[int] = RUNGS,
     mixed: Sequence[int] = MIXED,
+    adapters: RowAdapters | None = None,
 ) -> Worker:
     """A worker whose cache holds NaN wherever nothing has been written."""
     decoder, spec = model
@@ -114,20 +116,20 @@ def make_worker(
     )
     for tensor in cache.tensors(0):
         tensor.fill_(torch.nan)
-    worker = Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, SIZE, len(groups), CPU))
+    worker = Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, SIZE, len(groups), CPU), adapters)
     if capture is not None:
         worker.capture(capture, list(rungs), mixed=mixed)
     return worker
 
 
-def begin(row: int, prompt: list[int]) -> StepPlan:
+def begin(row: int, prompt: list[int], adapter: str = "") -> StepPlan:
     """A plan that computes a whole prompt, in blocks of the row's own."""
     greedy = SamplingParams(max_tokens=99, temperature=0.0, logprobs=0)
     width = LENGTH // SIZE
     blocks = tuple(range(row * width, (row + 1) * width))
     return StepPlan(
         0,
-        (NewRow(row, f"r{row}", tuple(prompt), len(prompt), greedy),),
+        (NewRow(row, f"r{row}", tuple(prompt), len(prompt), greedy, adapter=adapter),),
         (TableChange(row, 0, 0, blocks),),
         chunks=(Chunk(row, 0, len(prompt), True),),
     )
