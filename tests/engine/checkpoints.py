@@ -71,13 +71,15 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
             if name.endswith("bias"):
                 parameter.normal_(std=1.2 * std)
             elif (
-                "norm" in (own := ".".join(name.split(".")[-3:]).lower()) or ".ln_" in own
-            ):  # DBRX has norms around attention
+                "norm" in (own := ".".join(name.split(".")[-3:]).lower())
+                or ".ln_" in own
+                or own.endswith(("states_scale", "residual_scale"))
+            ):  # DBRX has norms around attention, Zaya factors of the residual stream
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(std=0.25 if "embed" in name else std)
         for name, buffer in model.named_buffers():
-            if name.endswith(("correction_bias", "expert_bias")):
+            if name.endswith(("correction_bias", "expert_bias", "balancing_biases")):
                 buffer.normal_(std=0.2)
             elif name.endswith("tid2eid"):
                 chances = torch.rand(len(buffer), model.config.n_routed_experts)
@@ -100,7 +102,7 @@ def num_parameters(model: Any) -> int:
     nor those of experts that return their input (LongCat), of attention to an encoder (BART as a decoder), or of images
     (Chameleon).
     """
-    ends = ("correction_bias", "expert_bias", "tid2eid")
+    ends = ("correction_bias", "expert_bias", "balancing_biases", "tid2eid")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
     unread = ".self_attn.indexer." if model.config.model_type.startswith(_UNREAD_INDEXERS) else "no such module"
     learnt = (

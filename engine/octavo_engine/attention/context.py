@@ -47,6 +47,8 @@ class AttentionContext:
     """The number of tokens of each sequence in this step."""
     chosen: dict[int, Tensor] = field(default_factory=dict)
     """The tokens that each query attends to, [T, k] int64, by the layer that has chosen last."""
+    router_latents: list[Tensor] = field(default_factory=list)
+    """The latent [T, size] of the last router that has one, for the next layer's; empty before the first layer."""
     adapter_slots: Tensor | None = None
     """[T] int32, the slot of each token's adapter, -1 for none, for kernels that compute all layers in one call."""
 

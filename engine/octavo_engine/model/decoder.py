@@ -22,6 +22,7 @@ from octavo_engine.model.layers.adapters.lora import LoraBatch
 from octavo_engine.model.layers.attention.attention_experts import AttentionExperts
 from octavo_engine.model.layers.attention.biased_attention import BiasedAttention
 from octavo_engine.model.layers.attention.compressed_attention import CompressedAttention
+from octavo_engine.model.layers.attention.convolved_attention import ConvolvedAttention
 from octavo_engine.model.layers.attention.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention, share_distance_terms
 from octavo_engine.model.layers.attention.latent_attention import LatentAttention
@@ -44,7 +45,9 @@ from octavo_engine.model.layers.residual_streams.stacked import LevelVectors
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec
 
-Attending = Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts
+Attending = (
+    Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts | ConvolvedAttention
+)
 
 
 class Decoder(nn.Module):
@@ -121,6 +124,7 @@ class Decoder(nn.Module):
         hidden = x[inputs.token_indices]
         if self.vectors is not None:
             hidden = self.vectors.merged(hidden)
+        hidden = hidden.to(self.dtype)
         return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

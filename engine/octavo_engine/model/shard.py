@@ -28,6 +28,7 @@ from octavo_engine.model.spec import (
     MambaHeadsSpec,
     MambaSpec,
     ModelSpec,
+    QKConvSpec,
     ShortConvSpec,
     StateMixer,
 )
@@ -40,6 +41,7 @@ HeadMixer = (
     | LightningAttentionSpec
     | GatedRecurrenceSpec
     | MambaHeadsSpec
+    | QKConvSpec
 )
 """Mixers that ranks divide by heads, or by groups of heads that share a key."""
 
@@ -122,7 +124,7 @@ class Shard:
     def state_mixer(self, mixer: StateMixer) -> StateMixer:
         """Return this rank's part of a mixer that keeps a state."""
         match mixer:
-            case GatedDeltaNetSpec():
+            case GatedDeltaNetSpec() | QKConvSpec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_kv_heads=len(self.kv_heads(mixer)))
             case Mamba2Spec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_groups=len(self.kv_heads(mixer)))
@@ -176,6 +178,8 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
                 yield mixer.num_heads, "heads of linear attention"
             case GatedRecurrenceSpec() as mixer:
                 yield mixer.num_heads, "blocks of channels"
+            case QKConvSpec() as mixer:
+                yield mixer.num_kv_heads, "KV heads of convolved attention"
             case Mamba2Spec() | MambaHeadsSpec() as mixer:
                 yield mixer.num_heads, "Mamba heads"
             case ShortConvSpec() | MambaSpec() as mixer:

@@ -29,6 +29,14 @@ INDEXED = {
     "indexer_budget": 156,
     "indexer_compress_ratio": 6,
 }
+CONVOLVED = {
+    "head_dim": 8,
+    "num_experts": 6,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 40,
+    "router_hidden_size": 20,
+    "rms_norm_eps": 0.01,
+}
 CASES = {
     "lfm2": Case(
         "Lfm2",
@@ -146,6 +154,26 @@ CASES = {
         },
     ),
     "olmo-hybrid": Case("OlmoHybrid", {**DELTA, "rope_parameters": None}),
+    "zaya": Case("Zaya", {**CONVOLVED, "num_hidden_layers": 4}),
+    "zaya-windows": Case(
+        "Zaya",
+        {
+            **CONVOLVED,
+            **UNEVEN,
+            "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+            "sliding_window": WINDOW,
+            "rope_parameters": {
+                "hybrid": {"rope_type": "default", "rope_theta": 1000.0},
+                "hybrid_sliding": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
+            },
+            "cca_time0": 3,
+            "hidden_act": "gelu",
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "tie_word_embeddings": False,
+        },
+        std=0.15,
+    ),
 }
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "Lfm2ForCausalLM": (  # LFM2-1.2B

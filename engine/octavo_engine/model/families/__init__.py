@@ -140,6 +140,7 @@ from octavo_engine.model.families.step3p7 import STEP3P5, STEP3P7
 from octavo_engine.model.families.without_head import family_without_head
 from octavo_engine.model.families.zamba import ZAMBA
 from octavo_engine.model.families.zamba2 import ZAMBA2
+from octavo_engine.model.families.zaya import ZAYA
 
 _ALL = (
     LLAMA,
@@ -267,6 +268,7 @@ _ALL = (
     MAMBA2,
     ZAMBA,
     ZAMBA2,
+    ZAYA,
     RECURRENT_GEMMA,
     QWEN3_NEXT,
     QWEN3_5,

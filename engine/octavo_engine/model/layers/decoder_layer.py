@@ -13,6 +13,7 @@ from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights, LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.layers.affine import AffineSum
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.feed_forward.mlp import MLP
@@ -67,6 +68,8 @@ class DecoderLayer(nn.Module):
         self.updates = None if updates is None else AlternatingUpdates(updates, hidden_size, layer, options)
         self.connections = _connections(spec, hidden_size, options)
         self.stacked = None if spec.stack is None else Stacked(spec.stack, hidden_size, options)
+        self.sums = nn.ModuleList(AffineSum(hidden_size, options) for _ in range(2 * spec.affine_sums))
+        """The sums of the stream with the mixer's and with the feed-forward's result, if they have weights."""
         self.stream_weights = (
             parameter(2, hidden_size, dtype=options.dtype, device=options.device) if spec.stream_weights else None
         )
@@ -163,16 +166,16 @@ class DecoderLayer(nn.Module):
         else:
             normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
             x = x if self.stream_weights is None else x * self.stream_weights[0]
-        stream = self._added(
-            self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
-        )
+        result = self.mixer(normed, self._residual(self.after_mixer, x), rope, attention)
+        stream = self._added(result, self.after_mixer, x) if not self.sums else self.sums[0](summed(result), x)
         return stream if self.laurel is None else self.laurel(summed(stream), normed)
 
     def _fed(self, normed: Tensor | Quantized, x: Tensor, attention: AttentionContext) -> ResidualStream:
         """Return x plus the feed-forward's result for its input `normed`."""
         feed_forward, after = cast("MLP | MoE", self.feed_forward), self.after_feed_forward
         x = x if self.stream_weights is None else x * self.stream_weights[1]
-        return self._added(_fed(feed_forward, normed, self._residual(after, x), attention), after, x)
+        result = _fed(feed_forward, normed, self._residual(after, x), attention)
+        return self._added(result, after, x) if not self.sums else self.sums[1](summed(result), x)
 
     def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
         """Add each part's result to x, and normalise the sum (post-norm)."""
@@ -196,6 +199,9 @@ class DecoderLayer(nn.Module):
         self, norm: Norm | None, stream: ResidualStream, part: Part | None, scale: float
     ) -> tuple[Tensor | Quantized, Tensor]:
         """Return a part's input, and the stream that its result is added to."""
+        if self.sums:
+            x = summed(stream)
+            return _before(norm, x.to(self.options.dtype), part)[0], x
         if not self.spec.norms.into_stream:
             return _before(norm, stream, None if self.laurel is not None else part)
         normed = cast("Tensor", _before(norm, stream, None)[0])
@@ -203,7 +209,7 @@ class DecoderLayer(nn.Module):
 
     def _residual(self, after: Norm | None, x: Tensor) -> Tensor | None:
         """Return x if a part may add its result to it; None if the result is to be normalised or scaled first."""
-        return x if after is None and self.spec.residual_scale == 1 else None
+        return x if after is None and self.spec.residual_scale == 1 and not self.sums else None
 
     def _added(self, result: ResidualStream, after: Norm | None, x: Tensor) -> ResidualStream:
         """Return a part's result added to x, unless the part has added it already."""
@@ -258,6 +264,8 @@ class DecoderLayer(nn.Module):
         if self.connections is not None:
             for role, around in zip(("mixer_connections", "feed_forward_connections"), self.connections, strict=True):
                 yield from cast("Connections", around).tensors(self.options.names.of_layer(role, self.layer))
+        for role, affine in zip(("mixer_sum", "feed_forward_sum"), self.sums, strict=False):
+            yield from cast("AffineSum", affine).tensors(self.options.names.of_layer(role, self.layer))
         if self.stream_weights is not None:
             for role, weights in zip(("mixer_stream", "feed_forward_stream"), self.stream_weights, strict=True):
                 yield plain(self.options.names.of_layer(role, self.layer), weights, unsharded(self.hidden_size))
@@ -285,9 +293,10 @@ class DecoderLayer(nn.Module):
         beside = 0 if self.updates is None else self.updates.step_bytes()
         beside += 0 if self.connections is None else cast("Connections", self.connections[0]).step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
-        apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights
+        apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights or self.spec.affine_sums
         beside += 0 if self.stacked is None else self.stacked.step_bytes()
         beside += 2 * hidden * size  # the result of a shortcut, added after the next layer
+        beside += 4 * hidden * _FLOAT32_BYTES if self.spec.affine_sums else 0
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
 
@@ -328,10 +337,8 @@ def share_blocks(layers: list[DecoderLayer]) -> bool:
 def _fed(
     part: MLP | MoE, normed: Tensor | Quantized, residual: Tensor | None, attention: AttentionContext
 ) -> ResidualStream:
-    """Return a feed-forward's result; a mixture of experts is also given the token ids, for tables of experts."""
-    fed: ResidualStream = (
-        part(normed, residual, attention.token_ids) if isinstance(part, MoE) else part(normed, residual)
-    )
+    """Return a feed-forward's result; a mixture of experts also reads the step's data, as routers may need it."""
+    fed: ResidualStream = part(normed, residual, attention) if isinstance(part, MoE) else part(normed, residual)
     return fed
 
 

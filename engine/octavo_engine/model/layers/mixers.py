@@ -7,6 +7,7 @@ from typing import Any
 from octavo_engine.model.layers.attention.attention_experts import AttentionExperts
 from octavo_engine.model.layers.attention.biased_attention import BiasedAttention
 from octavo_engine.model.layers.attention.compressed_attention import CompressedAttention
+from octavo_engine.model.layers.attention.convolved_attention import ConvolvedAttention
 from octavo_engine.model.layers.attention.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.attention.latent_attention import LatentAttention
@@ -25,6 +26,7 @@ from octavo_engine.model.spec import (
     AttentionSpec,
     BiasedAttentionSpec,
     CompressedAttentionSpec,
+    ConvolvedAttentionSpec,
     DifferentialAttentionSpec,
     GatedDeltaNetSpec,
     GatedRecurrenceSpec,
@@ -57,6 +59,7 @@ Mixing = (
     | BiasedAttention
     | AttentionExperts
     | CompressedAttention
+    | ConvolvedAttention
     | StateMixing
 )
 _MIXERS: dict[type, Any] = {
@@ -65,6 +68,7 @@ _MIXERS: dict[type, Any] = {
     AttentionExpertsSpec: AttentionExperts,
     BiasedAttentionSpec: BiasedAttention,
     CompressedAttentionSpec: CompressedAttention,
+    ConvolvedAttentionSpec: ConvolvedAttention,
     DifferentialAttentionSpec: DifferentialAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,

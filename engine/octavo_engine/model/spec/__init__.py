@@ -19,6 +19,7 @@ from octavo_engine.model.spec.compressed_attention import CompressedAttentionSpe
 from octavo_engine.model.spec.feed_forward import (
     ExpertGroups,
     FeedForward,
+    LatentRouterSpec,
     MLPSpec,
     MoESpec,
     RouterSpec,
@@ -40,7 +41,13 @@ from octavo_engine.model.spec.layer import (
     SharedBlockSpec,
     StackSpec,
 )
-from octavo_engine.model.spec.mixer import AttentionMixer, Mixer, ParallelMixersSpec, StateMixer
+from octavo_engine.model.spec.mixer import (
+    AttentionMixer,
+    ConvolvedAttentionSpec,
+    Mixer,
+    ParallelMixersSpec,
+    StateMixer,
+)
 from octavo_engine.model.spec.model import ModelSpec, PositionSpec
 from octavo_engine.model.spec.norms import GatedNormSpec, NormSpec, QKNormSpec
 from octavo_engine.model.spec.rope import RopeSpec
@@ -52,6 +59,7 @@ from octavo_engine.model.spec.state_mixers import (
     Mamba2Spec,
     MambaHeadsSpec,
     MambaSpec,
+    QKConvSpec,
     ShortConvSpec,
 )
 from octavo_engine.model.spec.token_index import TokenIndexSpec
@@ -67,6 +75,7 @@ __all__ = [
     "CompressedAttentionSpec",
     "CompressorSpec",
     "ConnectionsSpec",
+    "ConvolvedAttentionSpec",
     "DifferentialAttentionSpec",
     "ExpertGroups",
     "FeedForward",
@@ -79,6 +88,7 @@ __all__ = [
     "IndexerSpec",
     "KimiDeltaAttentionSpec",
     "LatentAttentionSpec",
+    "LatentRouterSpec",
     "LaurelSpec",
     "LayerNorms",
     "LayerSpec",
@@ -97,6 +107,7 @@ __all__ = [
     "ParallelMixersSpec",
     "PerLayerInputSpec",
     "PositionSpec",
+    "QKConvSpec",
     "QKNormSpec",
     "QueryScaling",
     "RopeSpec",

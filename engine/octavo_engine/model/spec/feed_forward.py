@@ -56,6 +56,18 @@ class ExpertGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentRouterSpec:
+    """A router whose logits are those of a feed-forward of a latent, to which layers add the earlier one's (Zaya)."""
+
+    size: int
+    """The size of the latent."""
+    norm: NormSpec
+    """The norm of the latent."""
+    carried: bool
+    """Whether the latent of the layer before, times learnt numbers, is added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """A router: the choice of a token's experts, and the weights of their results."""
 
@@ -68,6 +80,8 @@ class RouterSpec:
     """The number of token ids in a table that names the experts of each (DeepSeek V4); None: the experts with the
     highest scores are chosen."""
     bias: bool = False
+    latent: LatentRouterSpec | None = None
+    """None: logits are a projection of the input."""
     correction_bias: bool = False
     """Whether a bias for each expert is added to scores, for the choice alone (arXiv 2408.15664)."""
     groups: ExpertGroups | None = None
@@ -113,6 +127,8 @@ class MoESpec:
     shared: SharedExpertSpec | None = None
     zero_experts: int = 0
     """The number of zero-computation experts, which follow the others and return their input (LongCat)."""
+    skipped: bool = False
+    """Whether zero-computation experts return zeros instead (Zaya)."""
     bias: bool = False
     """Whether experts' projections have biases."""
     output_bias: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from octavo_engine.model.spec.attention import AttentionSpec
 from octavo_engine.model.spec.feed_forward import FeedForward, MLPSpec, MoESpec
 from octavo_engine.model.spec.hyper_connections import ConnectionsSpec
-from octavo_engine.model.spec.mixer import AttentionMixer, Mixer, ParallelMixersSpec, StateMixer
+from octavo_engine.model.spec.mixer import AttentionMixer, JointMixer, Mixer, StateMixer
 from octavo_engine.model.spec.norms import NormSpec
 
 
@@ -137,6 +137,8 @@ class LayerSpec:
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     stream_weights: bool = False
     """Whether the stream is multiplied with a learnt vector before each result is added (Doge)."""
+    affine_sums: bool = False
+    """Whether the stream and each result have learnt biases and factors before they are added (Zaya)."""
     residual_scale: float = 1.0
     """A factor of the results of mixer and feed-forward before they are added."""
 
@@ -145,13 +147,13 @@ class LayerSpec:
         """The layer's attention: its mixer, or a part of it; None if it has no attention."""
         if self.shared_block is not None:
             return self.shared_block.attention
-        mixer = self.mixer.attention if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
+        mixer = self.mixer.attention if isinstance(self.mixer, JointMixer) else self.mixer
         return mixer if isinstance(mixer, AttentionMixer) else None
 
     @property
     def state_mixer(self) -> StateMixer | None:
         """The layer's mixer with a state, or the part of the mixer that keeps one; None if there is none."""
-        mixer = self.mixer.state_mixer if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
+        mixer = self.mixer.state_mixer if isinstance(self.mixer, JointMixer) else self.mixer
         return mixer if isinstance(mixer, StateMixer) else None
 
     @property
@@ -162,6 +164,6 @@ class LayerSpec:
 
     def with_attention(self, attention: AttentionMixer) -> LayerSpec:
         """Return a copy of the layer with `attention` as its mixer, or as the attention part of its mixer."""
-        if isinstance(self.mixer, ParallelMixersSpec) and isinstance(attention, AttentionSpec):
+        if isinstance(self.mixer, JointMixer) and isinstance(attention, AttentionSpec):
             return replace(self, mixer=replace(self.mixer, attention=attention))
         return replace(self, mixer=attention)

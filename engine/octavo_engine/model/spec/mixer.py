@@ -20,6 +20,7 @@ from octavo_engine.model.spec.state_mixers import (
     Mamba2Spec,
     MambaHeadsSpec,
     MambaSpec,
+    QKConvSpec,
     ShortConvSpec,
 )
 
@@ -34,6 +35,18 @@ class ParallelMixersSpec:
     """Factors of the two inputs, attention's first."""
     output_scales: tuple[float, float] = (1.0, 1.0)
     """Factors of the two results, attention's first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolvedAttentionSpec:
+    """Compressed Convolutional Attention (arXiv 2510.04476): of queries and keys that convolutions have mixed (Zaya).
+
+    Each head's query and key are the convolutions' results plus means of what was projected, divided by their lengths;
+    a key is multiplied with a number that each KV head has.
+    """
+
+    attention: AttentionSpec
+    state_mixer: QKConvSpec
 
 
 AttentionMixer = (
@@ -53,7 +66,10 @@ StateMixer = (
     | KimiDeltaAttentionSpec
     | LightningAttentionSpec
     | GatedRecurrenceSpec
+    | QKConvSpec
 )
 """Mixers that keep one state for a sequence instead of keys and values of its tokens."""
-Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
+JointMixer = ParallelMixersSpec | ConvolvedAttentionSpec
+"""Mixers with attention and a part that keeps a state."""
+Mixer = AttentionMixer | StateMixer | JointMixer
 """All kinds of mixers."""

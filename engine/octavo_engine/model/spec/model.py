@@ -63,6 +63,8 @@ class ModelSpec:
     embedding_scale: float = 1.0
     unread_embeddings: int = 0
     """The rows of the stored embedding after the vocabulary's, which have no logits and are not read (Mllama)."""
+    affine_embeddings: bool = False
+    """Whether embeddings have a learnt bias and factor for each of their numbers (Zaya)."""
     embedding_size: int | None = None
     """The size of token embeddings if it is not `hidden_size`: they are projected to that size, and the last hidden
     states back, without biases."""

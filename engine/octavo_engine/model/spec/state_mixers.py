@@ -30,6 +30,35 @@ class ShortConvSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QKConvSpec:
+    """The part with a state of Compressed Convolutional Attention (Zaya, arXiv 2510.04476).
+
+    Queries and keys go through two causal convolutions, first of each channel, then of each head's channels together;
+    some of the values are those of the token before.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    widths: tuple[int, int]
+    """The number of tokens that each convolution reads, the current one included."""
+    delayed: int
+    """The size of the values that are those of the token before, of all ranks' heads."""
+
+    @property
+    def past(self) -> int:
+        """The number of earlier tokens that both convolutions together read."""
+        return sum(self.widths) - 2
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """The state of a sequence, without layer numbers: the last queries and keys, and the last delayed values."""
+        channels = (self.num_heads + self.num_kv_heads) * self.head_dim
+        states = (StateSpec(self.past * channels), StateSpec(self.delayed))
+        return KVGroupSpec("recurrent", (), 0, 0, states=states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2Spec:
     """A state space model in which a head's state fades at one rate (Mamba-2, arXiv 2405.21060).
 

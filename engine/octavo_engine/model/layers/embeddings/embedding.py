@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain, transposed, unsharded
+from octavo_engine.model.layers.affine import Affine
 from octavo_engine.model.layers.embeddings.positions import PositionTable
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
@@ -96,6 +97,7 @@ class Input(nn.Module):
             else projection(size, spec.hidden_size, options)
         )
         added = size if spec.projected_last else spec.hidden_size
+        self.affine = Affine(spec.hidden_size, options) if spec.affine_embeddings else None
         self.positions = None if spec.positions is None else PositionTable(spec, added, options)
         types = spec.token_types
         self.types = parameter(types, added, dtype=options.dtype, device=options.device) if types else None
@@ -108,6 +110,8 @@ class Input(nn.Module):
         x: Tensor = self.tokens(token_ids)
         if self.projection is not None and not self.projected_last:
             x = self.projection(x)
+        if self.affine is not None:
+            x = self.affine(x)
         if self.positions is not None and not self.positions.spec.after_norm:
             x = x + self.positions(positions, token_ids)
         if self.types is not None:
@@ -124,6 +128,8 @@ class Input(nn.Module):
         yield from self.tokens.stored()
         if self.projection is not None:
             yield from self.projection.tensors(self.names.embedding_in)
+        if self.affine is not None:
+            yield from self.affine.tensors(self.names.affine_embedding)
         if self.positions is not None:
             yield from self.positions.tensors(self.names.positions)
         if self.types is not None:

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.attention.context import AttentionContext
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import (
@@ -23,6 +24,7 @@ from octavo_engine.model.checkpoint import (
 )
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters, ExpertLora
 from octavo_engine.model.layers.experts.coded_experts import CodedPair, ExpertShape, kept_experts
+from octavo_engine.model.layers.experts.latent_router import LatentRouter
 from octavo_engine.model.layers.experts.router import choose
 from octavo_engine.model.layers.experts.shared_expert import SharedExpert
 from octavo_engine.model.layers.experts.stored_experts import StoredExperts
@@ -56,7 +58,12 @@ class MoE(nn.Module):
         size, shard, count = spec.intermediate_size, options.ranks.shard, spec.num_experts
         self.inner = span(shard.intermediate(size, self._alignment()), size, "intermediate_size")
         ranked = count + spec.zero_experts
-        self.router = Linear(self.hidden, (unsharded(ranked),), bias=spec.router.bias, options=options)
+        latent = spec.router.latent
+        self.router: Linear | LatentRouter = (
+            Linear(self.hidden, (unsharded(ranked),), bias=spec.router.bias, options=options)
+            if latent is None
+            else LatentRouter(latent, self.hidden, ranked, options)
+        )
         corrected = spec.router.correction_bias
         self.correction = parameter(ranked, dtype=torch.float32, device=options.device) if corrected else None
         tokens = spec.router.table
@@ -179,13 +186,17 @@ class MoE(nn.Module):
         return self.router.input_scaling
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, token_ids: Tensor | None = None
+        self, x: Tensor | Quantized, residual: Tensor | None, attention: AttentionContext | None = None
     ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`. A router with a table of
-        experts reads it by `token_ids` [T]."""
+        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`. In `attention`, a router with
+        a table of experts finds the token ids to read it by, and one with a latent that of the layer before."""
         values = cast("Tensor", x)  # as `input_scaling` says
+        token_ids = None if attention is None else attention.token_ids
         given = None if self.table is None or token_ids is None else self.table[token_ids].long()
-        chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction, given)
+        latents = [] if attention is None else attention.router_latents
+        chosen, weights = choose(
+            self._logits(values, latents), self.spec.router, self.spec.top_k, self.correction, given
+        )
         if self.expert_scales is not None:
             weights = weights * self.expert_scales[chosen]
         if self.branch_norms:
@@ -216,8 +227,10 @@ class MoE(nn.Module):
             product = normed("after_shared", all_reduce(self.shared(normed("before_shared", x)))) + product
         return product
 
-    def _logits(self, x: Tensor) -> Tensor:
-        """Return the router's logits [T, experts]."""
+    def _logits(self, x: Tensor, latents: list[Tensor]) -> Tensor:
+        """Return the router's logits [T, experts]; `latents` as in `LatentRouter`."""
+        if isinstance(self.router, LatentRouter):
+            return cast("Tensor", self.router(x, latents))
         if self.router_norm is not None:
             x = cast("Tensor", self.router_norm(x)[0]) * self.spec.router.input_scale
         if self.spec.router.in_float32 and x.dtype != torch.float32:
@@ -244,10 +257,12 @@ class MoE(nn.Module):
         return None if self.lora is None else self.lora.of_step()
 
     def _beside_zero_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Return the mixture's result with zero experts, which return their input; the first rank adds that."""
+        """Return the mixture's result with zero experts, which return their input or zeros; the first rank adds it."""
         zero = chosen >= self.spec.num_experts
         others = chosen.masked_fill(zero, 0), weights.masked_fill(zero, 0)
         mixture = self.options.compute.mixture(x, self.experts, *others, self._adapters())
+        if self.spec.skipped:
+            return mixture
         share = weights.masked_fill(~zero, 0).sum(dim=-1, keepdim=True).to(x.dtype)
         return mixture if self.options.ranks.on_first_rank(x) is None else mixture + share * x
 
@@ -337,6 +352,7 @@ class MoE(nn.Module):
             routed = self.spec.top_k * hidden * (2 * size + _FLOAT32_BYTES) * self.spec.weighs_inputs
         router = (self.spec.num_experts + zero) * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
         router += (3 * hidden * size + 2 * self.spec.top_k * _CHOICE_BYTES) * (zero > 0)
+        router += self.router.step_bytes() if isinstance(self.router, LatentRouter) else 0
         weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0
         shared = 0 if self.shared is None else self.shared.step_bytes()
         latents = 0 if self.spec.latent is None else 3 * (hidden + self.spec.latent) * size
