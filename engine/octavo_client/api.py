@@ -27,7 +27,9 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"file with the API key (default: {KEY_VARIABLE} of the environment)"
     keys.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     keys.add_argument(
-        "--api-key", metavar="KEY", help="the same in the command, where other users of the machine see it"
+        "--api-key",
+        metavar="KEY",
+        help="the key itself, which other users of the machine can see in the list of processes",
     )
 
 
@@ -83,7 +85,7 @@ def timeouts(silence: float) -> httpx2.Timeout:
 def no_answer(base: str, error: httpx2.HTTPError) -> ClientError:
     """Return the error to raise when a request could not be sent or was not answered."""
     why = without_number(str(error)) or type(error).__name__
-    hint = "; is the server up? octavo-engine serve says its URL" if isinstance(error, httpx2.ConnectError) else ""
+    hint = "; is the server up? octavo-engine serve prints its URL" if isinstance(error, httpx2.ConnectError) else ""
     return ClientError(f"no answer from {base}: {why}{hint}")
 
 

@@ -96,7 +96,7 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="answers go on to their length whatever the model says (default: yes)",
+        help="answers reach their full length even if the model would end them earlier (default: yes)",
     )
     add(
         "--seed",

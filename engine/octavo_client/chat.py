@@ -14,7 +14,7 @@ from octavo_client import api
 from octavo_client.argument_types import number_within
 from octavo_client.errors import BrokenStreamError, ClientError
 
-_HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer, /help says this again\n"
+_HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer, /help prints this again\n"
 _ANSWER_TIMEOUT = 600.0
 _SHOWN = 16
 """The most names of models in an error."""
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=number_within(0, 2),
         metavar="T",
-        help="0: always the likeliest word (default: the server's, mostly 1)",
+        help="0: always the likeliest word (default: the server's, usually 1)",
     )
 
 

@@ -106,7 +106,7 @@ def _start(stack: ExitStack, home: Path, logs: Path, report: Report, archives: S
     steps.wait(f"the node is ready, and counts {GPUS} GPUs (pretended; programs find none)", steps.node_ready)
     steps.wait("services are routed", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{PROXY_HEALTH_PORT}/proxy/healthz"))
     steps.wait("names are resolved", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{DNS_READY_PORT}/proxy/ready"))
-    steps.wait("pods can be made", lambda: steps.get("/api/v1/namespaces/default/serviceaccounts/default"))
+    steps.wait("pods can be created", lambda: steps.get("/api/v1/namespaces/default/serviceaccounts/default"))
     write_kubeconfig(home / "kubeconfig", server=server, pki=pki)
     stack.callback((home / "kubeconfig").unlink, missing_ok=True)
     return processes

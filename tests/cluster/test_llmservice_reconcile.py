@@ -96,7 +96,7 @@ def test_gpus_that_others_have_are_distinguished_from_gpus_that_no_node_has(
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 1}}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
     message = condition(service, "Progressing")["message"]
-    assert "it needs 1 nvidia.com/gpu on one node, and where a node has as many they are in use" in message
+    assert "it needs 1 nvidia.com/gpu on one node, and every node that has as many has them in use" in message
 
 
 DRIVER = "gpu.example.com"

@@ -374,7 +374,7 @@ async def test_a_device_that_never_ends_its_step_is_a_stall(
     client = await faulty("stuck 4")
     (stream,) = await begun(client, 1)
     client.watchdog.timeout = 0.5
-    with pytest.raises(EngineDeadError, match=r"stalled: no step ended for .* 1 requests were under way"):
+    with pytest.raises(EngineDeadError, match=r"stalled: no step ended for .* 1 requests were in progress"):
         await asyncio.wait_for(stream, PATIENCE)
     failed = await asyncio.wait_for(client.closed(), PATIENCE)
     assert failed is not None

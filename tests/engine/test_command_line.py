@@ -157,7 +157,7 @@ def test_a_server_that_is_not_there_is_reported_as_down(capsys: pytest.CaptureFi
     assert (code, line) == (
         1,
         f"octavo-engine: no answer from {url}/v1: Connection refused; is the server up?"
-        " octavo-engine serve says its URL",
+        " octavo-engine serve prints its URL",
     )
 
 

@@ -209,7 +209,7 @@ BAD = [
         "GPU in resources",
         spec(resources={"limits": {"nvidia.com/gpu": 1}}),
         "spec.resources.limits",
-        "GPUs are asked for by spec.accelerator",
+        "GPUs are requested with spec.accelerator",
     ),
     Bad("claim without size", spec(cache={"type": "PersistentVolumeClaim"}), "spec.cache", "needs a size"),
     Bad(
@@ -231,8 +231,8 @@ BAD = [
             "/data/": "two folders or more",
             "//etc": "two folders or more",
             "data/models": "must be an absolute path",
-            "/data/./models": "must not go by",
-            "/data/../etc": "must not go by",
+            "/data/./models": "must not contain a folder",
+            "/data/../etc": "must not contain a folder",
             "/etc/kubernetes": "a folder of the node's own system",
             "/usr/local/": "a folder of the node's own system",
             "/var/lib/kubelet": "a folder of the node's own system",
@@ -243,7 +243,7 @@ BAD = [
         "a size of a folder of the node",
         spec(cache={"type": "HostPath", "hostPath": "/var/lib/octavo", "size": "50Gi"}),
         "spec.cache",
-        "size bounds no folder of a node",
+        "size cannot limit a folder of a node",
     ),
     Bad(
         "duplicate adapters",
@@ -509,13 +509,13 @@ BAD = [
         "a schedule of no length",
         schedule(duration="0h"),
         "spec.autoscaling.schedules[0].duration",
-        "must be longer than nothing",
+        "must be longer than 0",
     ),
     Bad(
         "a scrape every 0 s",
         spec(monitoring={"interval": "0s"}),
         "spec.monitoring.interval",
-        "must be longer than nothing",
+        "must be longer than 0",
     ),
     *(
         Bad(

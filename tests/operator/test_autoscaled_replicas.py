@@ -29,7 +29,7 @@ async def test_without_a_metrics_api_for_keda_the_message_says_that_nothing_scal
     assert not {"ScaledObject", "HorizontalPodAutoscaler"} & set(server.live)
     found = server.condition("ScalingActive")
     assert (found["status"], found["reason"]) == ("False", "AutoscalerFailed")
-    assert "KEDA would ask Octavo's metrics API, and the operator knows of none" in found["message"]
+    assert "KEDA needs Octavo's metrics API, and the operator knows none" in found["message"]
 
 
 async def test_what_an_autoscaler_writes_is_no_drift() -> None:

@@ -65,12 +65,12 @@ GOING = [
     (
         hpa(("AbleToScale", "True", "ScaleDownStabilized"), ("ScalingLimited", "True", "TooFewReplicas")),
         2,
-        "held at 2: fewer would do, but only what has been too many for 600 s is given up",
+        "held at 2: fewer would be enough; they are removed once they have not been needed for 600 s",
     ),
     (
         hpa(("AbleToScale", "True", "ScaleUpStabilized")),
         2,
-        "held at 2: more would help, but only what has been needed for 30 s is added",
+        "held at 2: more are needed; they are added once they have been needed for 30 s",
     ),
     (
         hpa(("ScalingLimited", "True", "ScaleUpLimit")),
@@ -98,7 +98,7 @@ def test_a_metrics_api_that_is_down_is_reported_in_its_own_words() -> None:
     assert (status, reason) == ("False", Reason.FAILED_GET_EXTERNAL_METRIC)
     assert sentence == (
         "held at 2: the load is not known: the server is currently unable to handle the request (get "
-        "octavo_requests_waiting.external.metrics.k8s.io) (who answers: kubectl get apiservice "
+        "octavo_requests_waiting.external.metrics.k8s.io) (to see which server answers: kubectl get apiservice "
         "v1beta1.external.metrics.k8s.io)"
     )
 

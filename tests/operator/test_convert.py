@@ -458,7 +458,7 @@ def test_arguments_of_kserve_that_are_elsewhere_in_the_cluster_are_noted() -> No
     [
         ({**MODEL, "spec": {"url": "ollama://gemma3"}}, "ollama://gemma3 has no counterpart"),
         ({**MODEL, "spec": {"url": 5}}, "5 has no counterpart"),
-        ({**MODEL, "metadata": {}}, "has not the form of its kind"),
+        ({**MODEL, "metadata": {}}, "does not have the form of its kind"),
         (workload({"image": "vllm", "args": ["/models/x"]}), "is on no PersistentVolumeClaim"),
         (on_volumes(OUTER, {"name": "empty", "mountPath": "/models/hub"}), "is on no PersistentVolumeClaim"),
         (on_volumes({**OUTER, "subPathExpr": "$(POD)"}), "whose subPathExpr each pod computes"),

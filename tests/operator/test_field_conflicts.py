@@ -246,7 +246,7 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
         await operator.reconcile(KEY)
         made += "Service" in server.live
     assert made == 3
-    assert "keeps being deleted by another client. It is made again" in server.condition("Degraded")["message"]
+    assert "keeps being deleted by another client. It is created again" in server.condition("Degraded")["message"]
 
 
 async def test_ports_that_others_keep_adding_are_a_conflict(clock: Clock) -> None:

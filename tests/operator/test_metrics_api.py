@@ -489,7 +489,7 @@ async def test_an_api_service_that_was_deleted_is_made_by_a_replica_that_starts_
     before = Registration(registry, "octavo-system", "metrics", pem(1), True, lambda: now[0])
     await before.look()
     registry.spec = None
-    assert "creates it again after 300 s" in await before.look()
+    assert "it is created again after 300 s" in await before.look()
     fresh = Registration(registry, "octavo-system", "metrics", pem(2), True, lambda: now[0])
     assert "has created APIService" in await fresh.look()
     assert await fresh.look() == "answers external.metrics.k8s.io/v1beta1"
@@ -514,7 +514,7 @@ async def test_a_replica_that_starts_just_before_the_api_service_is_deleted_make
     assert "has created APIService" in await replica.look()
     await replica.look()
     registry.spec, now[0] = None, 40.0  # it was not reached at all
-    assert "creates it again after 300 s" in await replica.look()
+    assert "it is created again after 300 s" in await replica.look()
 
 
 async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trusted_before_they_are_ready() -> None:

@@ -122,7 +122,10 @@ def test_kstatus_judges_it_so(status: LLMServiceStatus, judged: str) -> None:
 
 @pytest.mark.parametrize(
     ("scheduler", "words"),
-    [("default-scheduler", "see whether kube-scheduler runs"), ("nobody", "change schedulerName in spec.podTemplate")],
+    [
+        ("default-scheduler", "check whether kube-scheduler runs"),
+        ("nobody", "change schedulerName in spec.podTemplate"),
+    ],
 )
 def test_a_pod_without_a_scheduler_says_which_one_is_meant(scheduler: str, words: str) -> None:
     status = seen(unseen("2026-01-01T00:00:10Z", scheduler))
@@ -309,7 +312,7 @@ def test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked() -> None:
     live = deployment(ready=1, updated=1, total=2)["Deployment", "good"]
     state = rollout_state(service().spec.rollout, live, views, LATER)
     assert (state.blocked, state.problem.reason) == (True, Reason.NEW_POD_FAILS)
-    assert state.problem.message.startswith("one pod after the other fails (PodFailed, see condition Degraded); ending")
+    assert state.problem.message.startswith("one pod after another fails (PodFailed, see condition Degraded); ending")
 
 
 def ending(since: str, **metadata: Any) -> dict[str, Any]:

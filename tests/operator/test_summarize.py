@@ -576,9 +576,9 @@ SHORT = "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/sel
 GPU_TOLD = [
     ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: 1 No preemption "
      "victims found for incoming pod, 2 Preemption is not helpful for scheduling.",
-     "and where a node has as many they are in use: free some, or add a node"),
+     "and every node that has as many has them in use: free some, or add a node"),
     (SHORT + "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
-     "and no node that it may use has as many in all: add one that has"),
+     "and no node that it may use has as many in total: add one that has"),
     # Nothing is known of what is in use: the scheduler did not look, or another resource may be what it speaks of.
     (SHORT + "preemption: not eligible due to preemptionPolicy=Never.", "has as many free: free some, or add a node"),
     ("0/1 nodes are available: 1 Insufficient memory, 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are "

@@ -40,15 +40,15 @@ class EngineConfig:
     max_num_seqs: int | None = setting(
         None,
         "int",
-        "most requests in one step; default: 256 on a GPU, 24 for each core on a CPU, never above 256",
+        "maximum number of requests in one step; default: 256 on a GPU, 24 for each core on a CPU, never above 256",
         minimum=1,
         maximum=65_536,
     )
     max_num_batched_tokens: int = setting(
         2048,
         "int",
-        "most tokens in one step; longer prompts are cut into chunks, or refused by encoders, which read whole prompts "
-        "in one step",
+        "maximum number of tokens in one step; longer prompts are cut into chunks, or refused by encoders, "
+        "which read whole prompts in one step",
         minimum=1,
         maximum=1_048_576,
     )
@@ -103,7 +103,7 @@ class EngineConfig:
         choices=("full_decode_only", "full"),
     )
     enable_prefix_caching: bool = setting(
-        True, "bool", "keep the KV cache of finished prompts for requests that begin alike"
+        True, "bool", "keep the KV cache of finished prompts for requests that begin with the same tokens"
     )
     prefix_cache_policy: str = setting("lru", "str", "which cached blocks are evicted first", choices=tuple(POLICIES))
     prefix_cache_ttl: float | None = setting(
@@ -149,7 +149,7 @@ class EngineConfig:
     max_loras: int = setting(
         1,
         "int",
-        "most different adapters in one step; the device has memory for so many",
+        "maximum number of different adapters in one step; the device has memory for that many",
         minimum=1,
         maximum=256,
     )
@@ -163,7 +163,8 @@ class EngineConfig:
     max_cpu_loras: int | None = setting(
         None,
         "int",
-        "most adapters in CPU memory; others are read again when they are needed; default: 16, or --max-loras",
+        "maximum number of adapters in CPU memory; others are read again when they are needed; default: 16, "
+        "or --max-loras",
         minimum=1,
         maximum=65_536,
     )

@@ -13,7 +13,9 @@ from octavo_engine.output_parsing.formats import FORMATS
 class ServerConfig:
     """Settings of the HTTP process: the server's own, without those of the engine."""
 
-    host: str = setting("0.0.0.0", "str", "address to listen on; :: is all, of IPv6 and IPv4", metavar="ADDRESS")
+    host: str = setting(
+        "0.0.0.0", "str", "address to listen on; :: stands for all IPv6 and IPv4 addresses", metavar="ADDRESS"
+    )
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
     metrics_port: int | None = setting(
         None,
@@ -23,7 +25,7 @@ class ServerConfig:
         maximum=65_535,
     )
     max_connections: int = setting(
-        4096, "int", "most connections of clients; probes are answered beside them", minimum=8, maximum=1_000_000
+        4096, "int", "maximum number of client connections; probes do not count", minimum=8, maximum=1_000_000
     )
     served_model_name: list[str] = setting(
         [], "str", "name of the model in the API; repeat for aliases; default: MODEL", metavar="NAME", repeated=True
@@ -68,7 +70,7 @@ class ServerConfig:
         choices=("auto", *FORMATS),
     )
     max_queued_requests: int = setting(
-        1024, "int", "most requests that wait; more are answered 503", minimum=0, maximum=1_000_000
+        1024, "int", "maximum number of waiting requests; further ones are answered 503", minimum=0, maximum=1_000_000
     )
     max_queue_seconds: float = setting(
         30.0,
@@ -78,12 +80,17 @@ class ServerConfig:
         maximum=86_400,
     )
     max_queued_tokens: int = setting(
-        1_000_000, "int", "most prompt tokens that wait; more are answered 503", minimum=0, maximum=1 << 40
+        1_000_000,
+        "int",
+        "maximum number of waiting prompt tokens; further requests are answered 503",
+        minimum=0,
+        maximum=1 << 40,
     )
     max_kv_commitment: float = setting(
         4.0,
         "float",
-        "most KV tokens that accepted requests may need, as a multiple of the KV cache; more are answered 503",
+        "maximum number of KV tokens that accepted requests may need, as a multiple of the KV cache; further requests "
+        "are answered 503",
         minimum=0.1,
         maximum=1_000_000,
     )
@@ -114,7 +121,12 @@ class ServerConfig:
         metavar="FOLDER",
     )
     batch_storage_size: int = setting(
-        4 << 30, "size", "most bytes of files in --batch-storage", minimum=1 << 20, maximum=1 << 50, metavar="SIZE"
+        4 << 30,
+        "size",
+        "maximum size of all files in --batch-storage",
+        minimum=1 << 20,
+        maximum=1 << 50,
+        metavar="SIZE",
     )
     playground: bool = setting(True, "bool", "serve a page at / that chats with the model")
     vllm_metrics: bool = setting(True, "bool", "export the vllm:* metric names beside octavo_*")

@@ -104,7 +104,7 @@ class AdapterStore:
             try:
                 adapter = load.reading.result()
                 if not newest:
-                    raise ModelLoadError(f"{load.path}: {load.name} was loaded anew, or unloaded, while this was read")
+                    raise ModelLoadError(f"{load.path}: {load.name} was loaded again, or unloaded, while this was read")
                 found.append((ticket, self._take(load.name, load.path, adapter)))
             except Exception as error:  # noqa: BLE001  (a bad file ends this load alone, with any error)
                 found.append((ticket, _reason(load.path, error)))

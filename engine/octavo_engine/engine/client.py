@@ -280,7 +280,7 @@ class EngineClient:
     def _stall_message(self) -> str:
         return (
             f"the engine stalled: no step ended for {self.watchdog.silence:.0f} s (--watchdog-timeout "
-            f"{self.config.watchdog_timeout:g}); {len(self._streams)} requests were under way. If steps can take so "
+            f"{self.config.watchdog_timeout:g}); {len(self._streams)} requests were in progress. If steps can take so "
             f"long here, raise --watchdog-timeout or lower --max-num-batched-tokens"
         )
 

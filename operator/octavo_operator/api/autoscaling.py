@@ -71,8 +71,8 @@ class Autoscaling(SpecModel):
     )
     metrics_source: Literal["Auto", "Builtin", "Prometheus", "KEDA"] = Field(
         "Auto",
-        description="Who answers the autoscaler: Builtin is Octavo's own metrics API, Prometheus an adapter, KEDA its"
-        " ScaledObject; Auto: KEDA where that answers for external metrics, else Builtin.",
+        description="Where the autoscaler gets its metrics: Builtin is Octavo's own metrics API, Prometheus an adapter,"
+        " KEDA its ScaledObject; Auto: KEDA if it serves the cluster's external metrics, else Builtin.",
     )
     behavior: ScalingBehavior | None = Field(None, description="How fast to scale, as in autoscaling/v2.")
     schedules: Annotated[list[Schedule], Field(max_length=16), ListType("name")] = Field(

@@ -26,7 +26,8 @@ ShortName = Annotated[
     str,
     Field(min_length=1, max_length=63),
     pattern(
-        DNS_LABEL, "must be a short name: lower case letters, digits and '-', starting and ending with one of the first"
+        DNS_LABEL,
+        "must be a short name: lower case letters, digits and '-', starting and ending with a letter or digit",
     ),
 ]
 ModelName = Annotated[
@@ -70,7 +71,7 @@ NodeFolder = Annotated[
     ),
     Rule(
         "!self.split('/').exists(part, part == '.' || part == '..')",
-        "must not go by '.' or '..'",
+        "must not contain a folder '.' or '..'",
         lambda path: not {".", ".."} & set(path.split("/")),
     ),
     Rule(
@@ -83,7 +84,7 @@ Duration = Annotated[
     str,
     Field(min_length=2, max_length=16),
     pattern("([0-9]+h)?([0-9]+m)?([0-9]+s)?", "must be a duration such as 15s, 30m or 2h"),
-    Rule("self.matches('[1-9]')", "must be longer than nothing", lambda text: re.search("[1-9]", text) is not None),
+    Rule("self.matches('[1-9]')", "must be longer than 0", lambda text: re.search("[1-9]", text) is not None),
 ]
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 

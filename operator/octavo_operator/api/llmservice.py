@@ -84,7 +84,7 @@ ResourceMap = Annotated[
     Field(max_length=7),
     Rule(
         "self.all(name, !name.endsWith('/gpu'))",
-        "GPUs are asked for by spec.accelerator, not here",
+        "GPUs are requested with spec.accelerator, not here",
         lambda resources: not any(name.endswith("/gpu") for name in resources),
     ),
     all_keys(
@@ -136,7 +136,7 @@ class Cache(SpecModel):
         ),
         Rule(
             "self.type != 'HostPath' || !has(self.size)",
-            "size bounds no folder of a node: leave it out with type HostPath",
+            "size cannot limit a folder of a node: omit it with type HostPath",
             lambda cache: cache.type != "HostPath" or cache.size is None,
         ),
         Rule(
@@ -183,7 +183,7 @@ class Cache(SpecModel):
         description="Folder of the node for type HostPath, one that the operator's administrator allows; the cache is"
         " octavo-cache/<namespace> below it, which is made if missing. The namespace must allow hostPath.",
     )
-    shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts to the memory limit.")
+    shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts towards the memory limit.")
 
 
 class Rollout(SpecModel):
@@ -203,13 +203,13 @@ class Rollout(SpecModel):
     )
     strategy: Literal["Auto", "Surge", "InPlace"] = Field(
         "Auto",
-        description="Surge starts new pods first, InPlace stops old ones first. Auto surges, and where no GPU is free"
-        " for a surge it goes on in place.",
+        description="Surge starts new pods first, InPlace stops old ones first. Auto surges, and continues in"
+        " place if no GPU is free for a surge.",
     )
     max_surge: Annotated[int, Field(ge=0, le=100)] = Field(1, description="Pods above the number of replicas.")
     max_unavailable: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Pods that may be missing meanwhile.")
     surge_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
-        300, description="How long a surge pod may wait for a GPU before Auto goes on in place."
+        300, description="How long a surge pod may wait for a GPU before Auto continues in place."
     )
     drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
         120, description="Time for running answers after a pod is asked to stop."
@@ -289,7 +289,7 @@ class Monitoring(SpecModel):
     labels: LabelMap = Field(
         default_factory=dict, description="Labels by which your Prometheus selects monitors and rules."
     )
-    alerts: bool = Field(True, description="Whether to make a PrometheusRule with alerts.")
+    alerts: bool = Field(True, description="Whether to create a PrometheusRule with alerts.")
 
 
 _OWN_LABELS = tuple(pod_labels(""))
@@ -302,7 +302,7 @@ class PodTemplateMetadata(SpecModel):
         LabelMap,
         Rule(
             f"!self.exists(key, key in {list(_OWN_LABELS)})",
-            f"by these labels Octavo finds its pods, they cannot be set: {', '.join(_OWN_LABELS)}",
+            f"Octavo finds its pods by these labels, so they cannot be set: {', '.join(_OWN_LABELS)}",
             lambda given: not set(given) & set(_OWN_LABELS),
         ),
     ] = Field(default_factory=dict, description="Labels of the pods.")
@@ -379,4 +379,4 @@ class LLMServiceSpec(SpecModel):
     pod_template: PodTemplate | None = Field(
         None, description="Merged over the rendered pod template (strategic merge); overrides all other fields."
     )
-    suspend: bool = Field(False, description="Runs no pod but keeps the cache; wins over replicas and autoscaling.")
+    suspend: bool = Field(False, description="Runs no pod but keeps the cache; overrides replicas and autoscaling.")

@@ -42,7 +42,7 @@ def convert(documents: Sequence[Mapping[str, Any]]) -> Conversions:
         except NotConvertibleError as error:
             found.problems.append(f"{name}: not converted: {error}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            found.problems.append(f"{name}: not converted: it has not the form of its kind ({error!r})")
+            found.problems.append(f"{name}: not converted: it does not have the form of its kind ({error!r})")
         else:
             if draft is not None:
                 _add(found, draft)

@@ -16,7 +16,7 @@ _MORE_ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 _NO_COUNTERPART = {
     "transformer": "clients send what the model reads",
     "explainer": "there is none",
-    "canaryTrafficPercent": "make a second LLMService, and let a gateway divide the requests",
+    "canaryTrafficPercent": "create a second LLMService, and let a gateway split the requests",
     "scaleTarget": "autoscaling follows the queue; see spec.autoscaling",
     "scaling": "see spec.autoscaling",
     "autoScaling": "see spec.autoscaling",
@@ -26,7 +26,7 @@ _NO_COUNTERPART = {
     "worker": "a replica runs on the GPUs of one node",
     "prefill": "a replica computes prompts and answers",
     "router": "requests are spread by the Service",
-    "baseRefs": "what these LLMInferenceServiceConfigs say is not read",
+    "baseRefs": "the content of these LLMInferenceServiceConfigs is not read",
     "serviceAccountName": "name the Secret of a token or of a bucket's keys in spec.model.source",
 }
 

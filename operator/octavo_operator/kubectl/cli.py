@@ -32,7 +32,7 @@ _EXAMPLES = """examples:
   kubectl octavo why llama-8b           what keeps it from serving or scaling
   kubectl octavo top                    queue, KV cache, tokens/s and time to first token by service
   kubectl octavo logs llama-8b -f       the engines' logs
-  kubectl octavo run smollm2            make an LLMService, follow its start, print its first answer
+  kubectl octavo run smollm2            create an LLMService, follow its start, print its first answer
 
 exit codes: 0 done; 1 something keeps the service from serving or scaling; 2 usage, or the cluster cannot be read
 """
@@ -87,9 +87,9 @@ def _talking_commands(command: _AddCommand) -> None:
     chat = command("chat", "talk to an LLMService, through a port that kubectl forwards")
     chat.add_argument("name", help="name of the LLMService")
     chat.add_argument(
-        "--temperature", metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
+        "--temperature", metavar="T", help="0: always the likeliest word (default: the server's, usually 1)"
     )
-    run = command("run", "make an LLMService, follow its start, print its first answer")
+    run = command("run", "create an LLMService, follow its start, print its first answer")
     _run_arguments(run)
     for made in (chat, run):
         made.add_argument(
@@ -248,7 +248,7 @@ def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
             check=False,
             env=environment,
         ).returncode
-    sys.stderr.write(f"go on with: kubectl octavo chat {name}; end it with: kubectl delete llms {name}\n")
+    sys.stderr.write(f"to continue: kubectl octavo chat {name}; to delete it: kubectl delete llms {name}\n")
     return code
 
 

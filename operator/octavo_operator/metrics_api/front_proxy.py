@@ -32,7 +32,7 @@ class FrontProxy:
         if config_map is None:
             raise NoAggregationError(
                 f"there is no ConfigMap {NAMESPACE}/{CONFIG_MAP}: an API server that was started with "
-                "--requestheader-client-ca-file makes it, also after someone has deleted it"
+                "--requestheader-client-ca-file creates it, also after it was deleted"
             )
         data = config_map.get("data") or {}
         authority = data.get("requestheader-client-ca-file")
@@ -49,7 +49,7 @@ class FrontProxy:
         if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
             raise NoAggregationError(
                 f"ConfigMap {NAMESPACE}/{CONFIG_MAP} has requestheader-allowed-names {names[:200]!r}, which is no list "
-                "of names in JSON: delete the ConfigMap, and the API server makes it again within a minute"
+                "of names in JSON: delete the ConfigMap, and the API server creates it again within a minute"
             )
         return cls(authority, frozenset(found))
 

@@ -111,7 +111,7 @@ class Registration:
         service = live["spec"].get("service") or {}
         if any(service.get(part) != name for part, name in self._service.items()):
             self._seen_at = None
-            return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, and left to it"
+            return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, which keeps it"
         # One that was unavailable before this replica is about to be deleted, for which this replica is not to blame.
         if self._seen_at is not None or condition_of(live, "Available").get("status") != "False":
             self._seen_at = self._clock()
@@ -132,7 +132,7 @@ class Registration:
         if not self._creates:
             return f"there is no APIService {METRICS_API_SERVICE}: no server is registered for external metrics"
         if self._seen_at is not None and self._clock() - self._seen_at < RETURN_SECONDS:
-            return f"APIService {METRICS_API_SERVICE} was deleted; creates it again after {RETURN_SECONDS:.0f} s"
+            return f"APIService {METRICS_API_SERVICE} was deleted; it is created again after {RETURN_SECONDS:.0f} s"
         group, _, version = METRICS_API.partition("/")
         spec = {
             "group": group,
@@ -146,7 +146,7 @@ class Registration:
         manifest = {"apiVersion": API_SERVICE.api_version, "kind": API_SERVICE.name, "metadata": metadata, "spec": spec}
         await self._cluster.apply_cluster_wide(API_SERVICE, manifest)
         self._created, self._seen_at = True, self._clock()
-        return f"has created APIService {METRICS_API_SERVICE}, and looks whether it trusts this replica"
+        return f"has created APIService {METRICS_API_SERVICE}, and checks whether it trusts this replica"
 
 
 def _certificates(bundle: str) -> list[bytes]:

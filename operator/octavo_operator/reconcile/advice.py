@@ -38,8 +38,8 @@ _ADVICE = (
     ),
     (
         r'Deployment\.apps "([^"]+)" is invalid: spec\.selector: .*field is immutable',
-        "another client has made Deployment {0}, with a selector that cannot change: kubectl delete deployment {0}, "
-        "and it is made anew",
+        "another client has created Deployment {0}, with a selector that cannot change: kubectl delete deployment {0}, "
+        "and it is created again",
     ),
     (
         r'\b(?!ReplicaSet)([A-Z]\w+)(?:\.[\w.]+)? "([^"]+)" is invalid: metadata\.annotations: Too long',

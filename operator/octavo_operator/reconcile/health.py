@@ -38,7 +38,7 @@ def problem(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     if stalled > STALLED_SECONDS:
         return f"no worker has finished anything for {stalled:.0f} s"
     if hangs > HANGING_SECONDS:
-        return f"a worker has been at the same LLMService for {hangs:.0f} s"
+        return f"a worker has worked on the same LLMService for {hangs:.0f} s"
     if silent > SILENT_SECONDS:
         return f"no message from the cluster for {silent:.0f} s"
     return ""

@@ -24,7 +24,7 @@ _CONDITION, _DESIRED, _MONITORED = (
 _HELP = {
     _CONDITION: "1 if the condition of this type has this status, else 0.",
     _DESIRED: "Pods that should be.",
-    _MONITORED: "1 if a monitor of its pods was made, else 0.",
+    _MONITORED: "1 if a monitor of its pods was created, else 0.",
 }
 _ENDS = {
     (kind.value, status): [f'status="{each}",type="{kind}"}} {float(each == status)}\n' for each in _STATUSES]

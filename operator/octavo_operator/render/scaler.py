@@ -34,7 +34,7 @@ def why_no_scaler(spec: LLMServiceSpec, metrics_url: str) -> str:
     if metrics_url or not is_autoscaled(spec) or not uses_keda(spec, keda_answers=False):
         return ""
     return (
-        "KEDA would ask Octavo's metrics API, and the operator knows of none (--metrics-url; the chart's"
+        "KEDA needs Octavo's metrics API, and the operator knows none (--metrics-url; the chart's"
         " metricsApi.enabled): run one, or use metricsSource Prometheus"
     )
 

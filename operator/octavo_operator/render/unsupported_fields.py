@@ -50,7 +50,7 @@ _TABLE = (
     UnsupportedField(
         "engine.extra_args",
         "the engine refuses a --speculative-config whose method is not one of "
-        f"{', '.join(sorted(SPECULATIVE_METHODS))}, so no pod is made; leave it out",
+        f"{', '.join(sorted(SPECULATIVE_METHODS))}, so no pod is created; omit it",
         _gives_unknown_method,
     ),
 )

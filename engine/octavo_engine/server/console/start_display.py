@@ -97,7 +97,7 @@ class StartDisplay:
         if playground:
             rows.append(("playground", f"{url}/"))
         rows.append(("room for", room_for(info)))
-        rows.append(("to end it", "Ctrl-C; a second one does not wait for answers that are under way"))
+        rows.append(("to end it", "Ctrl-C; a second one does not wait for answers in progress"))
         say(table(rows, indent="    ").rstrip("\n"), markup=False, highlight=False, soft_wrap=True)
 
 

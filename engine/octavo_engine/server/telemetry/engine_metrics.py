@@ -102,7 +102,7 @@ _ROWS = (
         _COUNTER,
         "octavo_recomputed_tokens",
         (),
-        "Tokens computed once more after a preemption",
+        "Tokens computed again after a preemption",
         lambda state, _: state.stats.recomputed_tokens,
     ),
     _Row(

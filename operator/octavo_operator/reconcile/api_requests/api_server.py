@@ -33,7 +33,7 @@ _UNAUTHORIZED = (
     "the present pods only after 48 minutes, and a restart of their containers changes nothing"
 )
 _WEBHOOKS = (
-    "; where others are answered, an admission webhook may hang: kubectl get "
+    "; if other requests are answered, an admission webhook may hang: kubectl get "
     "validatingwebhookconfigurations,mutatingwebhookconfigurations"
 )
 

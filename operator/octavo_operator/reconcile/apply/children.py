@@ -256,7 +256,7 @@ class Children:
 
 
 def _out_of_time(identity: Identity) -> ApiError:
-    why = f"requests for other objects took {PASS_SECONDS:.0f} s, as where an admission webhook does not answer"
+    why = f"requests for other objects took {PASS_SECONDS:.0f} s, as happens when an admission webhook does not answer"
     return ApiError(0, "OutOfTime", f"{identity[0]} {identity[1]} was left for the next try: {why}")
 
 

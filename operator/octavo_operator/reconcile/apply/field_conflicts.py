@@ -177,8 +177,8 @@ def _is_of_pods(path: Path) -> bool:
 def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
     if set(contested) == {()}:
         return (
-            f"{child[0]} {child[1]} keeps being deleted by another client. It is made again once a minute; stop what "
-            "deletes it: Argo CD and Flux delete objects that carry their labels or annotations and are not in "
+            f"{child[0]} {child[1]} keeps being deleted by another client. It is created again once a minute; stop "
+            "what deletes it: Argo CD and Flux delete objects that carry their labels or annotations and are not in "
             "their source, and the API server's audit log names the user"
         )
     fields = "; ".join(sorted(f"{spelled(path)} by {revert.who}" for path, revert in contested.items())[:3])

@@ -56,7 +56,7 @@ def refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], servi
         what = f"is being deleted (asked for at {since}) and is created again once it is gone; {held} holds it"
         help_ = "end what uses it, or remove the finalizer if what set it is gone"
         if metadata.get("finalizers") == [CLAIM_IN_USE]:
-            help_ = "pods use it: set spec.suspend to true until it is gone, or wait for their end; it is filled anew"
+            help_ = "pods use it: set spec.suspend to true or wait until they end; it is then filled again"
         if metadata.get("finalizers") == [FOREGROUND]:
             help_ = (
                 "Kubernetes waits until what belongs to it has ended, such as its pods, and then removes the finalizer"

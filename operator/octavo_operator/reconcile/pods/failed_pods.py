@@ -33,7 +33,7 @@ def failing_again(pods: Sequence[PodView], now: str) -> Problem | None:
     if not lasts:
         return None
     first = newest[0]
-    return Problem(Reason.POD_FAILED, f"pods fail, and others are made in their place, such as {advice(first.failure)}")
+    return Problem(Reason.POD_FAILED, f"pods fail and are replaced, such as {advice(first.failure)}")
 
 
 def newest_revision(pods: Sequence[PodView]) -> str:

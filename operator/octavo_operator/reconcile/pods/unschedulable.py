@@ -42,7 +42,7 @@ def no_scheduler(pod: Mapping[str, Any]) -> Problem:
     """Return the problem of a pod that no scheduler has looked at."""
     name, scheduler = pod["metadata"]["name"], (pod.get("spec") or {}).get("schedulerName") or _DEFAULT_SCHEDULER
     if scheduler == _DEFAULT_SCHEDULER:
-        help_ = "see whether kube-scheduler runs: kubectl get pods -n kube-system"
+        help_ = "check whether kube-scheduler runs: kubectl get pods -n kube-system"
     else:
         help_ = "start a scheduler of this name, or change schedulerName in spec.podTemplate"
     return Problem(Reason.NO_SCHEDULER, f"pod {name} waits for {scheduler}, which has not looked at it: {help_}")
@@ -68,10 +68,10 @@ def _no_gpu(pod: Mapping[str, Any], message: str, gpu_resource: str) -> str | No
 def _what_nodes_have(message: str, gpu_only: bool) -> str:
     """Describe what nodes have; `gpu_only`: they lack nothing else, so preemption is about GPUs."""
     if gpu_only and _IN_USE in message:
-        return "where a node has as many they are in use: free some, or add a node"
+        return "every node that has as many has them in use: free some, or add a node"
     if gpu_only and _TOO_SMALL in message:
         return (
-            "no node that it may use has as many in all: add one that has, ask for what your nodes have "
+            "no node that it may use has as many in total: add one that has, ask for what your nodes have "
             "(spec.accelerator), or see whether their device plugin runs: kubectl describe nodes, under Allocatable"
         )
     return (

@@ -121,14 +121,14 @@ def _what_fails(newest: Sequence[PodView], again: Problem | None, now: str) -> s
     failing = next((pod for pod in newest if pod.problem and is_stuck(pod, now)), None)
     if failing is not None and failing.problem is not None:
         return f"pod {failing.name} keeps failing ({failing.problem.reason}"
-    return f"one pod after the other fails ({again.reason}" if again else ""
+    return f"one pod after another fails ({again.reason}" if again else ""
 
 
 def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:
     left = rollout.surge_timeout_seconds - max(seconds_between(each.since, now) for each in waiting)
     if left <= 0:
         return RolloutState(in_place=True, problem=_went_in_place(rollout))
-    after = f"the rollout goes on in place after spec.rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
+    after = f"the rollout continues in place after spec.rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
     return _blocked(waiting[0], after, again=left + _NOTICE_SECONDS)
 
 

@@ -95,7 +95,7 @@ def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle
     old = [pod for pod in pods if pod.scheduled and not pod.ended] if refusal.whole else _older(deployment, pods)
     if not old:  # those that end already make room
         return None
-    message = f"a pod cannot be made: {advice(refusal.message)}"
+    message = f"a pod cannot be created: {advice(refusal.message)}"
     if _QUOTA not in refusal.message or refusal.whole:
         return Obstacle(Reason.SURGE_REFUSED, message, refusal.since, False, of_room=False)
     wanted = _to_be_freed(refusal.message)

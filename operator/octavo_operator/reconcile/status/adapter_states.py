@@ -64,7 +64,7 @@ def _status(name: str, rows: Sequence[AdapterReplicaStatus], most: int) -> Adapt
 
 
 def _without_claim(claim: str, pod: PodView) -> AdapterReplicaStatus:
-    message = f"there is no PersistentVolumeClaim {claim}: once there is, pods are made that have it"
+    message = f"there is no PersistentVolumeClaim {claim}: once there is, pods are created that have it"
     return AdapterReplicaStatus(pod=pod.name, state=AdapterState.FAILED, message=message)
 
 

@@ -144,10 +144,10 @@ class Scaling:
         return {
             "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise "
             "spec.autoscaling.maxReplicas",
-            "ScaleDownStabilized": f"held at {at}: fewer would do, but only what has been too many for "
-            f"{windows['scaleDown']} s is given up",
-            "ScaleUpStabilized": f"held at {at}: more would help, but only what has been needed for "
-            f"{windows['scaleUp']} s is added",
+            "ScaleDownStabilized": f"held at {at}: fewer would be enough; they are removed once they have "
+            f"not been needed for {windows['scaleDown']} s",
+            "ScaleUpStabilized": f"held at {at}: more are needed; they are added once they have been "
+            f"needed for {windows['scaleUp']} s",
             "ScaleUpLimit": f"at {at}, and grows as fast as spec.autoscaling.behavior lets it",
             "ScaleDownLimit": f"at {at}, and shrinks as fast as spec.autoscaling.behavior lets it",
             "TooFewReplicas": f"at minReplicas {at}: the load asks for no more",
@@ -202,4 +202,4 @@ def _why_not(condition: Mapping[str, Any]) -> str:
     if _SAID_BY_CLIENT not in message:
         return advice(message)
     cause = message.rpartition(_SAID_BY_CLIENT)[2]
-    return f"the load is not known: {cause} (who answers: kubectl get apiservice {METRICS_API_SERVICE})"
+    return f"the load is not known: {cause} (to see which server answers: kubectl get apiservice {METRICS_API_SERVICE})"

@@ -158,8 +158,8 @@ class Facts:
         if refusal is None:
             return None
         others = "kubectl get events shows whether others followed"
-        first = f"Kubernetes tells the first refusal, of {refusal.since}; {others}"
-        sentence = f"pods cannot be made: {advice(refusal.message)}"
+        first = f"Kubernetes reports the first refusal, of {refusal.since}; {others}"
+        sentence = f"pods cannot be created: {advice(refusal.message)}"
         return Problem(Reason.POLICY_DENIED, f"{sentence} ({first})" if refusal.since else sentence)
 
     @property

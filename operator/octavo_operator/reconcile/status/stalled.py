@@ -25,10 +25,10 @@ _WAITS = (
 
 
 def stalled(facts: Facts, now: str) -> ConditionState:
-    """Return whether something keeps the wanted state from being reached; `now` is RFC 3339."""
+    """Return whether something keeps the desired state from being reached; `now` is RFC 3339."""
     if problem := _obstacle(facts, now):
         return "True", problem.reason, problem.message
-    return "False", Reason.AS_EXPECTED, "nothing keeps the wanted state from being reached"
+    return "False", Reason.AS_EXPECTED, "nothing keeps the desired state from being reached"
 
 
 def reconciling(facts: Facts, now: str) -> ConditionState:

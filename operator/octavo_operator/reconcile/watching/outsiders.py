@@ -108,7 +108,7 @@ class OutsiderWatch:
                     await self._look()
         except TimeoutError:
             logger.warning(
-                "looking for pods, EndpointSlices and PodDisruptionBudgets of others takes long; going on without"
+                "looking for pods, EndpointSlices and PodDisruptionBudgets of others takes too long; continuing without"
             )
             self._looked = self._indexed.namespaces
 
@@ -202,7 +202,8 @@ def foreign_slice(body: Object, own: Collection[str]) -> Problem | None:
         Reason.FOREIGN_ENDPOINTS,
         f"EndpointSlice {name}, made by {_manager(metadata)}, sends a part of the requests of Service "
         f"{metadata['labels'][SLICE_OF]} to {shown}, which is none of its pods: kubectl delete endpointslice {name}, "
-        f"or take its label {SLICE_OF} off; one that is wanted: the chart's value operator.endpointSliceManagers",
+        f"or take its label {SLICE_OF} off; if it is wanted, name its manager in the chart's value "
+        "operator.endpointSliceManagers",
     )
 
 
