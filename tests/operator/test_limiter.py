@@ -63,7 +63,8 @@ async def test_the_header_of_an_answer_holds_all_keys_back_but_not_the_lease() -
 
     async def answer(_: web.Request) -> web.Response:
         code = answers.pop(0)
-        return web.json_response({"message": "busy"}, status=code, headers={"Retry-After": "5"} if code == 429 else {})
+        headers = {"Retry-After": "5"} if code == 429 else {}
+        return web.json_response({"kind": "Status", "message": "busy"}, status=code, headers=headers)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)

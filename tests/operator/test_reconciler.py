@@ -272,7 +272,7 @@ async def test_a_refusal_takes_ready_away_only_where_nothing_serves_for_it(kind:
     with pytest.raises(ApiError, match="a policy says no"):
         await operator.reconcile(KEY)
     assert (server.reason("Ready"), server.reason("Degraded")) == (reason, "ApplyFailed")
-    assert server.condition("Degraded")["message"] == "a policy says no"
+    assert server.condition("Degraded")["message"] == f"{kind} good: a policy says no"
 
 
 async def test_without_a_service_nothing_is_ready_also_where_endpoints_may_not_be_watched() -> None:

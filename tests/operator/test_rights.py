@@ -214,8 +214,8 @@ async def test_a_history_that_has_gone_back_is_noticed() -> None:
 
     def answer(request: web.Request) -> web.Response:
         if request.method == "POST":
-            return web.json_response({"status": {"allowed": True}})
-        return web.json_response({"metadata": {"resourceVersion": str(next(versions))}, "items": []})
+            return web.json_response({"kind": "SelfSubjectAccessReview", "status": {"allowed": True}})
+        return web.json_response({"kind": "List", "metadata": {"resourceVersion": str(next(versions))}, "items": []})
 
     async with api_server(answer) as cluster:
         for _ in range(5):
@@ -230,8 +230,8 @@ async def test_the_right_to_watch_is_asked_for_and_assumed_where_this_is_not_ans
 ) -> None:
     def answer(request: web.Request) -> web.Response:
         if request.method == "POST":
-            return web.json_response({"message": "x", "status": {"allowed": allowed}}, status=status)
-        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": []})
+            return web.json_response({"kind": "x", "message": "x", "status": {"allowed": allowed}}, status=status)
+        return web.json_response({"kind": "List", "metadata": {"resourceVersion": "7"}, "items": []})
 
     async with api_server(answer) as cluster:
         if status == 201 and not allowed:
@@ -254,7 +254,7 @@ async def test_what_a_refused_request_lacks_is_noted() -> None:
         assert cluster.server.missing_rights.lately() == [Right("get", "pods", "llm")]
 
 
-@pytest.mark.parametrize("page", ["<html>Sign in</html>", "[]", ""])
+@pytest.mark.parametrize("page", ["<html>Sign in</html>", "[]", "{}", ""])
 async def test_a_page_in_the_place_of_an_answer_is_a_failure_that_passes(page: str) -> None:
     async with api_server(lambda _: web.Response(text=page)) as cluster:
         with pytest.raises(ApiError, match="something other than the API server answers") as caught:

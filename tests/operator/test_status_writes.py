@@ -140,13 +140,22 @@ async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: 
     assert "desiredReplicas" in server.service["status"]
 
 
-async def test_a_status_that_comes_too_late_is_no_failure() -> None:
+@pytest.mark.parametrize("status", [404, 409])
+async def test_a_status_that_comes_too_late_is_no_failure(status: int) -> None:
     server = Server()
     await reconciler(server).reconcile(KEY)
-    server.failures["LLMService/status"] = ApiError(404, "NotFound", "gone")
+    server.failures["LLMService/status"] = ApiError(status, "", "gone")
     server.service["spec"]["suspend"] = True
     server.named = merged(server.service, {"metadata": {"uid": "made again"}})
     await reconciler(server).reconcile(KEY)
+
+
+async def test_a_status_in_conflict_is_written_again_while_the_service_is_there() -> None:
+    """Many writers at once have the API server answer so, and no event follows for a status that was not written."""
+    server = Server()
+    server.failures["LLMService/status"] = ApiError(409, "Conflict", "the object has been modified")
+    with pytest.raises(ApiError, match="has been modified"):
+        await reconciler(server).reconcile(KEY)
 
 
 async def test_a_webhook_that_hangs_on_statuses_is_reported_by_an_event_within_half_a_minute() -> None:

@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _SERVING = ("Deployment", "Service")
 """Kinds of the children, called like the LLMService, without which nothing serves."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_OF_THE_API_SERVER = (0, 401, 429, 503)
+"""Errors that say something about the API server as a whole, and not about the object of the request."""
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(seconds=30)
@@ -333,7 +335,7 @@ def _again(
 
 def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
     conflicts = "; ".join(conflict.message for conflict in applied.conflicts)
-    refused = {identity: _problem(failure) for identity, failure in reported.items()}
+    refused = {identity: _problem(failure, identity) for identity, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
     of_service = (each.message for each in applied.conflicts if each.child == ("Service", service.name))
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
@@ -352,7 +354,8 @@ def _joined(problems: Sequence[Problem]) -> Problem | None:
     return Problem(problems[0].reason, "; ".join(sentences)) if problems else None
 
 
-def _problem(failure: ApiError) -> Problem:
+def _problem(failure: ApiError, child: Identity | None = None) -> Problem:
+    """Return the problem of a request that failed; of a `child`, the sentence names it."""
     if isinstance(failure, NameTakenError):
         return Problem(Reason.NAME_TAKEN, failure.message)
     if failure.namespace_ends:
@@ -360,4 +363,12 @@ def _problem(failure: ApiError) -> Problem:
         help_ = "to keep the model, create the LLMService in another namespace"
         return Problem(Reason.BEING_DELETED, f"{what}; {help_}")
     reason = Reason.RIGHTS_MISSING if refused_right(failure.message) else Reason.APPLY_FAILED
-    return Problem(reason, advice(failure.message))
+    message = advice(failure.message)
+    if child is None or failure.status in _OF_THE_API_SERVER or _names(failure.message, *child):
+        return Problem(reason, message)
+    return Problem(reason, f"{child[0]} {child[1]}: {message}")
+
+
+def _names(message: str, kind: str, name: str) -> bool:
+    """Return True if the API server, or the operator, says in `message` which object it is about."""
+    return any(words in message for words in (f'"{name}"', f"{kind} {name}", f"/{name} "))

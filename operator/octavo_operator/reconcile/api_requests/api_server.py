@@ -144,9 +144,10 @@ def _parsed(data: bytes) -> Object:
         found = json.loads(data)
     except ValueError:
         found = None
-    if not isinstance(found, dict):  # as from a proxy that shows a page of its own
+    if not isinstance(found, dict) or "kind" not in found:  # as from a proxy that shows a page of its own
         message = data[:200].decode(errors="replace")
-        raise ApiError(0, "NoAnswer", f"something other than the API server answers: {message}")
+        what = "something other than the API server answers, or its answer is cut off"
+        raise ApiError(0, "NoAnswer", f"{what}: {message}")
     return found
 
 

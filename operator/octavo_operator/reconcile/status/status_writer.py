@@ -154,12 +154,11 @@ class StatusWriter:
         try:
             written = await self._put(metadata, status, before)
         except ApiError as error:
-            if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
-                await self._report_unwritten(metadata, error, began, now)
-                raise
-            if error.status == 404:
-                await self._check_subresource(metadata)
-            return None
+            if error.status in (404, 409) and await self._is_gone(metadata):
+                return None  # deleted meanwhile, and perhaps made again: another event follows
+            failure = NoStatusError() if error.status == 404 else error
+            await self._report_unwritten(metadata, failure, began, now)
+            raise failure from None
         self._unwritten.pop(key, None)
         self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
         rewrites = self._last[key].rewrites if key in self._last else {}
@@ -232,11 +231,10 @@ class StatusWriter:
         patch = {"metadata": {"uid": metadata["uid"]}, "status": whole}
         return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
 
-    async def _check_subresource(self, metadata: Mapping[str, Any]) -> None:
-        """Raise NoStatusError if the LLMService is there: then it is its subresource that was not found."""
+    async def _is_gone(self, metadata: Mapping[str, Any]) -> bool:
+        """Return True if the LLMService of that uid has been deleted."""
         live = await self._cluster.get(LLMSERVICE, metadata["namespace"], metadata["name"])
-        if live is not None and live["metadata"]["uid"] == metadata["uid"]:
-            raise NoStatusError
+        return live is None or live["metadata"]["uid"] != metadata["uid"]
 
     def _learn(self, error: ApiError) -> bool:
         """Note the fields that the API server says the CRD does not have, and omit them from now on; True if any."""
