@@ -29,6 +29,7 @@ from bench.hostile.honest import Honest
 from bench.hostile.leftover import State, settled, state_of
 from bench.hostile.secrets import PROMPT
 from bench.hostile.several_keys import KEYS
+from bench.hostile.tenants import FORBIDDEN
 from bench.report import save
 from bench.server import Serving, octavo
 
@@ -75,6 +76,7 @@ class Line:
         found += ["probe"] * (not self.during["probe_max_ms"] <= PROBE_MS)
         found += ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
         found += ["log"] * (bool(self.logged) or self.log_kib > LOG_KIB)
+        found += sorted(FORBIDDEN & self.outcomes.keys())
         found += ["series"] * (self.series[1] > self.series[0] + _SPARE_SERIES)
         return found + ["500"] * ("500" in self.outcomes) + ["leak"] * self.left[1].exceeds(self.left[0])
 

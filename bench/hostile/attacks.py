@@ -27,6 +27,7 @@ from bench.hostile import (
     shapes,
     sockets,
     stored,
+    tenants,
     unread_bytes,
 )
 from bench.hostile.kinds import Attack, held, posts, unread, users
@@ -271,6 +272,7 @@ ATTACKS: dict[str, Attack] = {
     **odd_headers.HEADERS,
     **odd_fields.FIELDS,
     **odd_batches.BATCH_LINES,
+    **tenants.TENANTS,
     **claims.CLAIMS,
     **claims.RANKED,
 }  # fmt: skip
