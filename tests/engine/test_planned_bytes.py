@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fp8_checkpoints
@@ -133,3 +134,5 @@ def test_cache_and_adapter_slots_take_what_is_planned(family: str, changes: dict
     slots = worker_setup._make_slots(setup, decoder)
     assert slots is not None
     assert 2 * (held_bytes() - before) == pytest.approx(sizing.plan.need.adapters, abs=2048)  # with --max-cpu-loras
+    half = size_engine(replace(config, dtype="bfloat16"), files)  # slots are, the files of adapters are not
+    assert half.plan.need.adapters == pytest.approx(0.75 * sizing.plan.need.adapters, abs=2048)

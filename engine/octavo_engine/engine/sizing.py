@@ -156,9 +156,10 @@ def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int,
     device, rank = resolved.device, config.max_lora_rank
     choice = lora_targets(resolved.blueprint, device, num_slots=config.max_loras, wanted=config.lora_target_modules)
     targets = choice.targets
-    count = config.max_loras + (config.cpu_loras if device.type == "cpu" else 0)
-    step = lora_step_bytes(targets, config.max_num_batched_tokens, rank, device)
-    return lora_bytes(targets, count, rank, device), step
+    held = lora_bytes(targets, config.max_loras, rank, device)
+    if device.type == "cpu":
+        held += lora_bytes(targets, config.cpu_loras, rank, device, as_files=True)
+    return held, lora_step_bytes(targets, config.max_num_batched_tokens, rank, device)
 
 
 def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:

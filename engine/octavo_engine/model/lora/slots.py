@@ -208,9 +208,14 @@ def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | N
     )
 
 
-def lora_bytes(targets: Mapping[str, Target], num_slots: int, max_rank: int, device: torch.device) -> int:
-    """Return the bytes of all slots on one rank, of which A and B of each layer begin with a line of the cache."""
-    number = num_slots * slot_rank(max_rank, device) * _itemsize(targets)
+def lora_bytes(
+    targets: Mapping[str, Target], num_slots: int, max_rank: int, device: torch.device, *, as_files: bool = False
+) -> int:
+    """Return the bytes of all slots on one rank, of which A and B of each layer begin with a line of the cache.
+
+    `as_files`: those of so many adapters in CPU memory, as their files have them: in float32, in which PEFT saves them.
+    """
+    number = num_slots * slot_rank(max_rank, device) * (_FLOAT32_BYTES if as_files else _itemsize(targets))
     sizes = (
         number * each.experts * width
         for each in _layers(targets)

@@ -172,6 +172,7 @@ class LoraLayer:
     def add_to(self, y: Tensor, x: Tensor, batch: LoraBatch | None = None) -> Tensor:
         """Add to y [T, rows], in place, what each token's adapter makes of x [T, columns]; returns y.
 
+        y is contiguous; the rows of x may lie apart, as those of a part of a larger tensor.
         `batch`: the adapters of these rows, if they are not the step's tokens.
         """
         batch = batch or self.batch
@@ -183,7 +184,7 @@ class LoraLayer:
             add_lora(wide, x, self.weights, batch.groups)
             return y if wide is y else y.add_(wide[:, :rows])
         if batch.slots is not None and self.on_cpu is not None:
-            self.on_cpu.add_to(y, x, batch.slots)
+            self.on_cpu.add_to(y, x.contiguous(), batch.slots)
         for each in batch.by_slot:
             self._add_slot(y, x, each)
         return y
