@@ -446,6 +446,31 @@ def test_an_llm_inference_service_of_kserve() -> None:
         assert [note for note in found.notes if part in note], part
 
 
+@pytest.mark.parametrize(
+    ("gpus", "tensor", "noted"),
+    [
+        ("2", 2, []),
+        ("4", 2, ["parallelism.tensor: 2 was left out"]),
+        ("0", 2, ["accelerator.count: 0 is written"]),
+        ("0", 1, []),
+    ],
+)
+def test_a_tensor_parallelism_that_is_not_the_number_of_gpus_is_noted(gpus: str, tensor: int, noted: list[str]) -> None:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    spec = {"model": {"uri": "hf://a/b"}, "parallelism": {"tensor": tensor}, "template": {"containers": [container]}}
+    found = convert([{**LLM_INFERENCE_SERVICE, "spec": spec}])
+    assert only(found)["accelerator"]["count"] == int(gpus)
+    notes = [note for note in found.notes if "parallelism" in note]
+    assert len(notes) == len(noted) and all(each in note for each, note in zip(noted, notes, strict=True))
+
+
+def test_a_variable_without_a_value_is_empty() -> None:
+    of_kubeai = {**MODEL, "spec": {"url": "hf://a/b", "env": {"A": None, "B": True}}}
+    assert only(convert([of_kubeai]))["engine"]["env"] == [{"name": "A", "value": ""}, {"name": "B", "value": "true"}]
+    container = {**CONTAINER, "env": [{"name": "A", "value": None}]}
+    assert only(convert([workload(container)]))["engine"]["env"] == [{"name": "A"}]
+
+
 def test_arguments_of_kserve_that_are_elsewhere_in_the_cluster_are_noted() -> None:
     more = {"name": "VLLM_ADDITIONAL_ARGS", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}
     found = convert([predictor(model={"modelFormat": {"name": "vllm"}, "storageUri": "hf://a/b", "env": [more]})])
@@ -459,6 +484,10 @@ def test_arguments_of_kserve_that_are_elsewhere_in_the_cluster_are_noted() -> No
         ({**MODEL, "spec": {"url": "ollama://gemma3"}}, "ollama://gemma3 has no counterpart"),
         ({**MODEL, "spec": {"url": 5}}, "5 has no counterpart"),
         ({**MODEL, "metadata": {}}, "does not have the form of its kind"),
+        ({**MODEL, "metadata": "x"}, "does not have the form of its kind"),
+        ({**MODEL, "metadata": {"name": 7}}, "Model 7: not converted: it does not have the form of its kind"),
+        ({**MODEL, "spec": {"url": "hf://a/b", "resourceProfile": "l4:two"}}, "write how often it takes the profile"),
+        ({**MODEL, "spec": {"url": "hf://a/b", "resourceProfile": "l4:0"}}, "as l4:1"),
         (workload({"image": "vllm", "args": ["/models/x"]}), "is on no PersistentVolumeClaim"),
         (on_volumes(OUTER, {"name": "empty", "mountPath": "/models/hub"}), "is on no PersistentVolumeClaim"),
         (on_volumes({**OUTER, "subPathExpr": "$(POD)"}), "whose subPathExpr each pod computes"),

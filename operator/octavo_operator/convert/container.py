@@ -36,7 +36,7 @@ def environment(draft: Draft, variables: Sequence[Mapping[str, Any]]) -> None:
         elif name in _FOLDERS:
             draft.note(f"the variable {name} was left out: spec.cache says where downloaded files are kept")
         else:
-            kept.append(variable)
+            kept.append({part: given for part, given in variable.items() if given is not None})
     if kept:
         draft.spec["engine"]["env"] = kept
 

@@ -36,16 +36,18 @@ def convert(documents: Sequence[Mapping[str, Any]]) -> Conversions:
     scalers = [one for one in objects if one.get("kind") == "HorizontalPodAutoscaler"]
     found = Conversions()
     for one in objects:
-        name = f"{one.get('kind')} {(one.get('metadata') or {}).get('name')}"
+        metadata = one.get("metadata")
+        name = f"{one.get('kind')} {metadata.get('name') if isinstance(metadata, Mapping) else None}"
         try:
             draft = _draft(one, scalers)
+            manifest = draft.manifest() if draft else None
         except NotConvertibleError as error:
             found.problems.append(f"{name}: not converted: {error}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             found.problems.append(f"{name}: not converted: it does not have the form of its kind ({error!r})")
         else:
-            if draft is not None:
-                _add(found, draft)
+            if draft and manifest:
+                _add(found, draft, manifest)
     if not found.manifests and not found.problems:
         found.problems.append(
             "no Model of KubeAI, InferenceService of KServe, Deployment or StatefulSet that runs vLLM was found"
@@ -65,8 +67,7 @@ def _draft(one: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> Draf
     return convert_workload(one, scalers) if kind in _WORKLOADS and runs_vllm(one) else None
 
 
-def _add(found: Conversions, draft: Draft) -> None:
-    manifest = draft.manifest()
+def _add(found: Conversions, draft: Draft, manifest: dict[str, Any]) -> None:
     found.manifests.append(manifest)
     found.notes += [f"{draft.kind}: {note}" for note in draft.notes]
     try:

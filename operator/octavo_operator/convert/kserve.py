@@ -65,8 +65,13 @@ def convert_llm_inference_service(document: Mapping[str, Any]) -> Draft:
     ]
     draft.spec["replicas"] = spec.get("replicas", 1)
     scheduling(draft, pod)
+    count = draft.spec["accelerator"]["count"]
     for name, size in (spec.get("parallelism") or {}).items():
-        if name != "tensor":
+        if name == "tensor" and count == 0 and size != 1:
+            draft.note(
+                f"accelerator.count: 0 is written, as it asks for no GPU; set it, as parallelism.tensor is {size}"
+            )
+        elif name != "tensor" or size != max(1, count):
             draft.note(f"parallelism.{name}: {size} was left out: each GPU of a replica holds one shard")
     _note(draft, {**pod, **spec})
     return draft

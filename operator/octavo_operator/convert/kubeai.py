@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +40,7 @@ def convert_model(document: Mapping[str, Any]) -> Draft:
         draft.note("the LLMService has hyphens for the dots of its name; requests keep the old one as their model")
     if draft.spec["adapters"]:
         draft.note(f"requests ask for an adapter by its own name, without {metadata['name']}_ before it")
-    environment(draft, [{"name": name, "value": str(value)} for name, value in (given.get("env") or {}).items()])
+    environment(draft, [{"name": name, "value": _text(value)} for name, value in (given.get("env") or {}).items()])
     if given.get("envFrom"):
         draft.spec["engine"]["envFrom"] = given["envFrom"]
     _resources(draft, str(given.get("resourceProfile") or ""))
@@ -53,9 +55,18 @@ def convert_model(document: Mapping[str, Any]) -> Draft:
     return draft
 
 
+def _text(value: Any) -> str:
+    """Return a variable's value, which may not be in quotes; none is the empty text."""
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
 def _resources(draft: Draft, profile: str) -> None:
-    name, _, count = profile.partition(":")
-    number = int(count) if count.isdigit() else 1
+    name, colon, count = profile.partition(":")
+    if colon and not re.fullmatch("[1-9][0-9]*", count):
+        raise NotConvertibleError(
+            f"its resourceProfile is {profile}: write how often it takes the profile, as {name}:1"
+        )
+    number = int(count or 1)
     if name.startswith("cpu"):
         draft.spec["accelerator"] = {"count": 0}
         draft.spec["resources"] = {"requests": {"cpu": str(number)}}
