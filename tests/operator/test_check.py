@@ -61,6 +61,7 @@ def test_accepts_a_scrape_within_a_minute(interval: str) -> None:
         ({"terminationGracePeriodSeconds": None}, 0),
         ({"$patch": "delete"}, 0),  # what follows is for the API server to refuse
         ({"containers": "engine"}, 0),
+        ({"containers": [{"name": ["x"], "lifecycle": {"preStop": {"sleep": {"seconds": 10}}}}]}, 0),
         ({"containers": [None, {"name": "engine", "lifecycle": {"preStop": {"sleep": {"seconds": "10"}}}}]}, 0),
     ],
 )

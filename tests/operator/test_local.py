@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ import yaml
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.local import command
 from octavo_operator.local.command import translate
-from octavo_operator.local.engine import LocalEngine, Report
+from octavo_operator.local.engine import LIVENESS, LocalEngine, Report
 from octavo_operator.local.errors import LocalError
 from octavo_operator.local.main import main
 from octavo_operator.local.run_local import run_local
@@ -113,8 +114,24 @@ def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
         ({"containers": [{"name": "engine", "$patch": "delete"}]}, "leaves the container engine without command, args"),
         *(
             (wrong, "no API server takes")
-            for wrong in ({"$patch": "delete"}, {"containers": "engine"}, {"terminationGracePeriodSeconds": "x"})
+            for wrong in (
+                {"$patch": "delete"},
+                {"containers": "engine"},
+                {"terminationGracePeriodSeconds": "x"},
+                *(
+                    {"containers": [{"name": "engine", **odd}]}
+                    for odd in (
+                        {"env": [{"name": "A", "value": 1}]},
+                        {"env": [{"name": "A=B", "value": "x"}]},
+                        {"env": [{"name": "A", "valueFrom": {"fieldRef": "x"}}]},
+                        {"args": [None]},
+                        {"startupProbe": {"$patch": "replace", "exec": {"command": ["true"]}}},
+                    )
+                ),
+                {"volumes": [{"name": "two", "emptyDir": {}, "secret": {}}]},
+            )
         ),
+        *(({"volumes": [{"name": odd, "emptyDir": {}}]}, "no volume can be called so") for odd in ("", "../x")),
         ({"containers": [{"name": "engine", "startupProbe": None}]}, "without startupProbe"),
         ({"volumes": [{"name": "tmp", "$patch": "delete"}]}, "without volume tmp"),
     ],
@@ -208,7 +225,8 @@ def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
 def test_a_stalled_engine_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_local(service("stalls")) as engine:
         engine.wait_ready(ignore)
-        engine._container["livenessProbe"].update(periodSeconds=0.1, failureThreshold=2)  # type: ignore[index]
+        impatient = replace(engine._probes[LIVENESS], period=0.1, failures=2)
+        monkeypatch.setattr(engine, "_probes", {**engine._probes, LIVENESS: impatient})
         with pytest.raises(LocalError, match="liveness probe 2 times"):
             engine.supervise()
 

@@ -25,7 +25,10 @@ class Command:
 def translate(
     container: Mapping[str, Any], port: int, folders: Mapping[str, Path], environ: Mapping[str, str]
 ) -> Command:
-    """Return the process for `container`: its places become `folders` (by volume name), its port becomes `port`."""
+    """Return the process for `container`: its places become `folders` (by volume name), its port becomes `port`.
+
+    KeyError, TypeError, AttributeError or ValueError if the container has not the form of one.
+    """
     here = places_of(container, folders)
 
     def argument(text: str) -> str:
@@ -42,8 +45,14 @@ def translate(
         value = here(variable["value"]) if "value" in variable else _referenced(variable, environ)
         if value is not None:
             env[variable["name"]] = value
-    arguments = [argument(text) for text in container["args"]]
-    return Command([executable(container["command"][0]), *arguments], env)
+    argv = [executable(container["command"][0]), *(argument(text) for text in container["args"])]
+    if not all(map(_is_text, (*argv, *env, *env.values()))) or any("=" in name for name in env):
+        raise ValueError("no process can have such an argument or variable")
+    return Command(argv, env)
+
+
+def _is_text(given: object) -> bool:
+    return isinstance(given, str) and "\0" not in given
 
 
 def places_of(container: Mapping[str, Any], folders: Mapping[str, Path]) -> Callable[[str], str]:

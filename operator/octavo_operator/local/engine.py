@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 
@@ -22,14 +23,31 @@ _POLL_SECONDS = 0.25
 _HEARTBEAT_SECONDS = 5.0
 
 Report = Callable[[str], None]
+STARTUP, READINESS, LIVENESS = PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One probe of the engine: the path that is asked, and the times in seconds."""
+
+    path: str
+    period: float
+    failures: int
+    timeout: int
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Probe:
+        """Read a container's probe; KeyError, TypeError or ValueError if it is no HTTP probe with these fields."""
+        path = "/" + given["httpGet"]["path"].lstrip("/")
+        return cls(path, int(given["periodSeconds"]), int(given["failureThreshold"]), int(given["timeoutSeconds"]))
 
 
 class LocalEngine:
     """A running engine. `endpoint` is the base URL of its OpenAI API."""
 
-    def __init__(self, process: subprocess.Popen[bytes], container: Mapping[str, Any], port: int, grace: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], probes: Mapping[str, Probe], port: int, grace: float) -> None:
         self._process = process
-        self._container = container
+        self._probes = probes
         self._port = port
         self._grace_seconds = grace
         self._stop_deadline: float | None = None
@@ -47,12 +65,11 @@ class LocalEngine:
 
     def wait_ready(self, report: Report) -> None:
         """Return when the readiness probe passes; LocalError if the engine ends or exceeds its startup timeout."""
-        startup = self._container["startupProbe"]
-        timeout = startup["periodSeconds"] * startup["failureThreshold"]
+        timeout = self._probes[STARTUP].period * self._probes[STARTUP].failures
         started = time.monotonic()
-        self._wait_for("startupProbe", report, started + timeout, f"; the startup timeout is {timeout} s")
+        self._wait_for(STARTUP, report, started + timeout, f"; the startup timeout is {timeout} s")
         report(f"model loaded after {time.monotonic() - started:.1f} s; waits for the readiness probe")
-        self._wait_for("readinessProbe", report, None)
+        self._wait_for(READINESS, report, None)
 
     def _wait_for(self, probe: str, report: Report, deadline: float | None, limit: str = "") -> None:
         began = last_report = time.monotonic()
@@ -68,17 +85,17 @@ class LocalEngine:
 
     def supervise(self) -> int:
         """Wait for the engine to end, watching its liveness; return its exit code (128 + n for signal n)."""
-        probe = self._container["livenessProbe"]
-        failures, next_probe = 0, time.monotonic() + probe["periodSeconds"]
+        probe = self._probes[LIVENESS]
+        failures, next_probe = 0, time.monotonic() + probe.period
         while self._process.poll() is None:
             time.sleep(_POLL_SECONDS)
             self._kill_if_overdue()
             if self._stop_deadline is None and time.monotonic() >= next_probe:
-                failures = 0 if self._passes("livenessProbe") else failures + 1
-                next_probe = time.monotonic() + probe["periodSeconds"]
-                if failures >= probe["failureThreshold"]:
+                failures = 0 if self._passes(LIVENESS) else failures + 1
+                next_probe = time.monotonic() + probe.period
+                if failures >= probe.failures:
                     self.stop()
-        if failures >= probe["failureThreshold"]:
+        if failures >= probe.failures:
             raise LocalError(f"the engine failed its liveness probe {failures} times in a row and was ended", 1)
         return self._exit_code()
 
@@ -123,10 +140,10 @@ class LocalEngine:
         return 128 - code if code < 0 else code
 
     def _passes(self, probe: str) -> bool:
-        check = self._container[probe]
-        with contextlib.suppress(OSError, urllib.error.HTTPError):
-            url = f"http://{HOST}:{self._port}{check['httpGet']['path']}"
-            with self._opener.open(url, timeout=check["timeoutSeconds"]) as response:
+        check = self._probes[probe]
+        with contextlib.suppress(OSError, HTTPException):
+            url = f"http://{HOST}:{self._port}{check.path}"
+            with self._opener.open(url, timeout=check.timeout) as response:
                 return bool(200 <= response.status < 400)
         return False
 

@@ -8,12 +8,13 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from octavo_operator.api.resource import LLMService
-from octavo_operator.local.command import HOST, places_of, translate
-from octavo_operator.local.engine import LocalEngine
+from octavo_operator.local.command import HOST, Command, places_of, translate
+from octavo_operator.local.engine import PROBES, LocalEngine, Probe
 from octavo_operator.local.errors import LocalError
 from octavo_operator.local.processes import beside, run_to_the_end, start
 from octavo_operator.local.volumes import make_folders
@@ -23,7 +24,7 @@ from octavo_operator.render.children import render
 from octavo_operator.render.container import CONTAINER, PRE_STOP_SECONDS
 from octavo_operator.render.fetch import FETCH
 
-_NEEDED = ("command", "args", "env", "volumeMounts", "startupProbe", "readinessProbe", "livenessProbe")
+_NEEDED = ("command", "args", "env", "volumeMounts", *PROBES)
 """The fields of the engine's container that are used here."""
 _KUBERNETES_GRACE_SECONDS = 30
 
@@ -39,26 +40,55 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
         raise LocalError("; ".join(map(str, missing)))
     manifests = render(service, RenderConfig(engine_image="local"))
     template = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]
-    try:
-        pod = template["spec"]
-        container = _engine_of(pod)
-        before = {container["name"]: container for container in pod.get("initContainers") or ()}
-        grace_seconds = pod.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS) - PRE_STOP_SECONDS
-    except (KeyError, TypeError, AttributeError) as error:
-        raise LocalError("spec.podTemplate makes of the pod what no API server takes as one") from error
     port = _claim_port(port)
     with contextlib.ExitStack() as left:
         root = left.enter_context(tempfile.TemporaryDirectory(prefix="octavo-local-"))
-        folders = make_folders(pod["volumes"], Path(root), volumes or {})
-        if SIDECAR in before:
-            _list_adapters(service, pod["volumes"], container, folders)
-            left.enter_context(beside(translate(before[SIDECAR], port, folders, os.environ), root))
-        if FETCH in before:
-            run_to_the_end(translate(before[FETCH], port, folders, os.environ), root)
-        process = start(translate(container, port, folders, os.environ), root)
-        engine = LocalEngine(process, container, port, grace_seconds)
+        try:
+            plan = _plan(service, template["spec"], port, Path(root), volumes or {})
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise LocalError("spec.podTemplate makes of the pod what no API server takes as one") from error
+        if plan.adapters:
+            left.enter_context(beside(plan.adapters, root))
+        if plan.fetch:
+            run_to_the_end(plan.fetch, root)
+        engine = LocalEngine(start(plan.serve, root), plan.probes, port, plan.grace_seconds)
         left.callback(engine.close)
         yield engine
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The processes of a pod (None: it has no such container), the engine's probes, and its time to end in seconds."""
+
+    adapters: Command | None
+    fetch: Command | None
+    serve: Command
+    probes: Mapping[str, Probe]
+    grace_seconds: float
+
+
+def _plan(service: LLMService, pod: Mapping[str, Any], port: int, root: Path, volumes: Mapping[str, Path]) -> _Plan:
+    """Make the folders of the pod, and return what is to run in them.
+
+    spec.podTemplate may have put anything in the place of any field: KeyError, TypeError, AttributeError or ValueError
+    where that cannot be read.
+    """
+    engine = _engine_of(pod)
+    before = {container["name"]: container for container in pod.get("initContainers") or ()}
+    folders = make_folders(pod["volumes"], root, volumes)
+    if SIDECAR in before:
+        _list_adapters(service, pod["volumes"], engine, folders)
+
+    def command(name: str) -> Command | None:
+        return translate(before[name], port, folders, os.environ) if name in before else None
+
+    return _Plan(
+        adapters=command(SIDECAR),
+        fetch=command(FETCH),
+        serve=translate(engine, port, folders, os.environ),
+        probes={name: Probe.of(engine[name]) for name in PROBES},
+        grace_seconds=pod.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS) - PRE_STOP_SECONDS,
+    )
 
 
 def _engine_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from octavo_operator.api.names import is_dns_label
 from octavo_operator.local.errors import LocalError
 from octavo_operator.render.adapters import CREDENTIALS_VOLUME, LIST_VOLUME
 
@@ -22,6 +23,8 @@ def make_folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mappin
     folders = {}
     for volume in volumes:
         name = volume["name"]
+        if not is_dns_label(name) or name in folders:
+            raise LocalError(f"spec.podTemplate has two volumes called {name!r}, or no volume can be called so")
         if name in given:
             folders[name] = given[name]
         elif set(volume) <= {"name", "emptyDir"} or name in _MADE_HERE:  # of no kind: an emptyDir, as in Kubernetes

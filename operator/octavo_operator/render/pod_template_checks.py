@@ -21,7 +21,7 @@ def pod_template_problems(llmservice: LLMService) -> list[FieldError]:
     pauses = {}
     for container in value_at(template, list, "spec", "containers") or ():
         if seconds := value_at(container, int, "lifecycle", "preStop", "sleep", "seconds"):
-            pauses[container.get("name")] = seconds
+            pauses[str(container.get("name"))] = seconds
     drain = llmservice.spec.rollout.drain_timeout_seconds
     return [
         FieldError(
