@@ -102,6 +102,17 @@ def attributes(span: Span) -> dict[str, Any]:
     return {each.key: value(each.value) for each in span.attributes}
 
 
+@pytest.mark.parametrize("state", ["no pair but sk-abcdefgh", ",".join(f"a{n}=1" for n in range(99))])
+def test_a_wrong_tracestate_is_not_logged(
+    traced: tuple[Served, Collector], state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK logged the whole header, of every request, before its API key was checked."""
+    served, _ = traced
+    headers = {"traceparent": f"00-{TRACE[::-1]}-{PARENT}-01", "tracestate": state}
+    assert served.http.post("/v1/chat/completions", json={}, headers=headers).status_code == 400
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
 def test_a_request_in_its_clients_trace(traced: tuple[Served, Collector]) -> None:
     served, collector = traced
     served.play("Yellow ones.", queue_seconds=0.0)

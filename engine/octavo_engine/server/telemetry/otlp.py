@@ -7,6 +7,7 @@ which a thread empties: if the collector is slow or cannot be reached, spans are
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -62,6 +63,8 @@ class OtlpTracing:
 
         `model` is the model's name in spans until the request's own is known.
         """
+        # It warns of each wrong `tracestate` with its text, which clients may send at any rate, and with keys in it.
+        logging.getLogger(TraceState.__module__).setLevel(logging.ERROR)
         resource = Resource.create({"service.name": "octavo-engine", "service.version": __version__})
         self._provider = TracerProvider(
             resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
