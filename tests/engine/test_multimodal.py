@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import SIZES, save, save_words
+from checkpoints import SIZES, reference_model, save, save_words
 from rank_logits import TOKENS, logits_of
 from reference import assert_same
 from safetensors.torch import load_file, save_file
@@ -503,6 +503,36 @@ def test_molmo_2_as_it_is_published(text: dict[str, Any], tmp_path: Path) -> Non
     tensors = load_file(file)
     words = torch.cat([tensors[name] for name in names])
     save_file({**tensors, names[0]: words[:131].clone(), names[1]: words[131:].clone()}, file)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+OWN_CLASSES = {
+    "InternVLChatModel": ("llm_config", "Qwen2", {}, ("vision_model.embeddings.class_embedding", "mlp1.0.weight")),
+    "KimiVLForConditionalGeneration": (
+        "text_config",
+        "DeepseekV3",
+        MODELS["Kimi_K25"][0] | {"q_lora_rank": None},
+        ("vision_tower.patch_embed.proj.bias", "multi_modal_projector.linear_1.weight"),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrapper", OWN_CLASSES)
+def test_models_whose_class_stands_in_their_repositories(wrapper: str, tmp_path: Path) -> None:
+    """InternVL and Kimi-VL; the generation_config.json of the former has no end, which its `llm_config` has."""
+    part, family, changes, others = OWN_CLASSES[wrapper]
+    model = reference_model(family, **{**SMALL, **changes})
+    save(model, tmp_path)
+    rename(tmp_path, ("model.", "language_model.model."), ("lm_head.", "language_model.lm_head."))
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, **{name: torch.ones(4) for name in others}}, tmp_path / "model.safetensors")
+    text = json.loads((tmp_path / "config.json").read_text()) | {"eos_token_id": 5}
+    config = {"architectures": [wrapper], "dtype": "float32", part: text, "vision_config": {"image_size": 28}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True}))
+    assert read_spec(ModelFiles("test", directory=tmp_path)).eos_token_ids == (5,)
     with torch.inference_mode():
         expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3

@@ -64,6 +64,15 @@ def test_the_config_of_llama_3_1_becomes_its_spec(tmp_path):
     assert group.bytes_per_token(torch.bfloat16) == 131072
 
 
+@pytest.mark.parametrize("architectures", [None, []])
+def test_without_architectures_the_model_type_names_the_class(architectures, tmp_path):
+    """transformers reads nothing else; a file without a context length gets that of transformers' class."""
+    assert spec_of(tmp_path, {**LLAMA_31, "architectures": architectures}) == spec_of(tmp_path, LLAMA_31)
+    short = {name: value for name, value in LLAMA_31.items() if name not in ("max_position_embeddings", "rope_scaling")}
+    assert spec_of(tmp_path, short).max_position == 2048
+    assert spec_of(tmp_path, {**short, "architectures": ["Qwen3ForCausalLM"]}).max_position == 32768
+
+
 @pytest.mark.parametrize(
     "changes", [*CONFIGURATIONS.values(), {"family": "Qwen3", "head_dim": 24}], ids=[*CONFIGURATIONS, "qwen3"]
 )
@@ -228,7 +237,8 @@ WRONG = {
         {"architectures": ["WhisperForConditionalGeneration"]},
         "'WhisperForConditionalGeneration' is not supported; only by its name the nearest supported is ",
     ),
-    "no architecture": ({"architectures": None}, "architectures is missing"),
+    "no architecture": ({"architectures": None, "model_type": None}, "architectures is missing"),
+    "no architecture of several": ({"architectures": [], "model_type": "bert-generation"}, "architectures is missing"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is missing or not a list of names"),
 }
 

@@ -75,6 +75,7 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         raise ModelLoadError(f"{files.name}: no files to read")
     path = files.directory / "config.json"
     config = read_json(path)
+    config["architectures"] = _architectures(config)
     if "eos_token_id" in config or has_file(files.directory / "generation_config.json"):
         config["eos_token_id"] = _all_ends(files.directory, config)
     headers = read_headers(files.directory) if has_weights(files.directory) else ()
@@ -187,6 +188,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def _architectures(config: dict[str, Any]) -> Any:
+    """Return `architectures`, or if a file has none, the one class that generates text among those of `model_type`."""
+    names = config.get("architectures")
+    if names:
+        return names
+    kind, ends = config.get("model_type"), ("ForCausalLM", "LMHeadModel")
+    classes = [name for name, each in FAMILIES.items() if each.model_type == kind and name.endswith(ends)]
+    return classes if len(classes) == 1 else names
+
+
 def find_family(architectures: Any, path: Path) -> Family:
     """Return the family of the first supported name in `architectures`.
 
@@ -199,7 +210,10 @@ def find_family(architectures: Any, path: Path) -> Family:
             return family
     listed = "octavo-engine models lists the supported ones"
     if not names:
-        raise ModelLoadError(f"{path}: architectures is missing or not a list of names; {listed}")
+        raise ModelLoadError(
+            f"{path}: architectures is missing or not a list of names, and model_type is not that of one class alone "
+            f"that generates text; {listed}"
+        )
     nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
     is_near = _likeness(names[0], nearest)[0] >= _NEAR
     near = f"the nearest supported is {nearest}" if is_near else f"only by its name the nearest supported is {nearest}"

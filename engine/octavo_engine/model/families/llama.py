@@ -34,6 +34,7 @@ LLAMA: Family = Family(
         "rope_theta": 10000.0,
         "attention_bias": False,
         "mlp_bias": False,
+        "max_position_embeddings": 2048,
         "tie_word_embeddings": False,
         "eos_token_id": 2,
     },

@@ -1,8 +1,8 @@
 """Finds the language model in the config.json of a model that also takes images or sound.
 
-Only the language model is computed, by its own family. Its fields are in `text_config`, in older files of Qwen2-VL
-among the others. Checkpoints put a prefix before its tensors' names, which depends on the version of transformers; the
-tensors of images and sound are not read.
+Only the language model is computed, by its own family. Its fields are in `text_config` (in InternVL's own files
+`llm_config`), in older files of Qwen2-VL among the others. Checkpoints put a prefix before its tensors' names, which
+depends on the version of transformers; the tensors of images and sound are not read.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
         thinker := config.get("thinker_config"), Mapping
     ):  # the part that writes text, beside one that speaks
         config = {**config, **thinker}
-    text = config.get("text_config")
+    text = config.get("llm_config" if wrapper == "InternVLChatModel" else "text_config")
     fields = dict(text) if isinstance(text, Mapping) else dict(config)
-    fields |= {name: config[name] for name in _OUTER_FIELDS if config.get(name) is not None}
+    fields |= {name: config[name] for name in _OUTER_FIELDS if config.get(name) not in (None, [])}
     if wrapper in NEVER_TIED:
         fields["tie_word_embeddings"] = False
     architecture = WRAPPERS[wrapper] or BY_MODEL_TYPE.get(str(fields.get("model_type")), "")

@@ -43,9 +43,11 @@ WRAPPERS: Mapping[str, str] = {
     "Idefics2ForConditionalGeneration": "",
     "Idefics3ForConditionalGeneration": "",
     "InstructBlipForConditionalGeneration": "",
+    "InternVLChatModel": "",
     "InternVLForConditionalGeneration": "",
     "JanusForConditionalGeneration": "",
     "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
+    "KimiVLForConditionalGeneration": "DeepseekV3ForCausalLM",
     "Kimi_K25ForConditionalGeneration": "DeepseekV3ForCausalLM",
     "Lfm2VlForConditionalGeneration": "",
     "Lfm3VlForConditionalGeneration": "Lfm3ForCausalLM",
@@ -93,4 +95,4 @@ WRAPPERS: Mapping[str, str] = {
     "VipLlavaForConditionalGeneration": "",
     "VoxtralForConditionalGeneration": "",
 }
-"""The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE for `text_config`."""
+"""The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE for its `model_type`."""

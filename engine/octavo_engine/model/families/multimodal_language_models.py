@@ -13,6 +13,7 @@ BY_MODEL_TYPE: Mapping[str, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "granite": "GraniteForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "llama": "LlamaForCausalLM",
     "ministral3": "Ministral3ForCausalLM",

@@ -31,6 +31,7 @@ QWEN3 = Family(
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "attention_bias": False,
+        "max_position_embeddings": 32768,
         "max_window_layers": 28,
         "sliding_window": 4096,
         "tie_word_embeddings": False,
