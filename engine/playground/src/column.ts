@@ -111,7 +111,7 @@ export class Column {
         },
         event: (event) => this.raw.push(event),
       });
-      const cut = timing.finish === "length" ? ", cut off at its greatest length" : "";
+      const cut = timing.finish === "length" ? ", cut off at the maximum number of tokens" : "";
       const unit = timing.tokens === 1 ? "token" : "tokens";
       this.timing.textContent =
         `${timing.tokens} ${unit}, the first after ${timing.firstTokenMs.toFixed(0)} ms, ` +

@@ -14,7 +14,7 @@ from octavo_operator.reconcile.queue import WorkQueue
 
 STALLED_SECONDS = 120.0
 HANGING_SECONDS = 600.0  # each request has its limit, and there are not so many in one pass
-SILENT_SECONDS = 1800.0  # three times the pause between two resyncs, each of which is news
+SILENT_SECONDS = 1800.0  # three times the pause between two resyncs, each of which is a sign of the cluster
 
 
 class Heartbeat:
@@ -24,7 +24,7 @@ class Heartbeat:
         self._last = time.monotonic()
 
     def beat(self) -> None:
-        """Record a sign of the cluster just now."""
+        """Record that the cluster has just sent something."""
         self._last = time.monotonic()
 
     def silent_seconds(self) -> float:

@@ -203,11 +203,11 @@ async def _serve(process: _Process) -> None:
         defaults=options.engine_defaults,
         scales_directly=options.scaler is not None,
     )
-    if options.lease:  # it lies where the operator runs
+    if options.lease:  # the Lease is in the namespace in which the operator runs
         config = replace(config, operator_namespace=options.lease[0])
     parts = _parts(process, kinds, config) if process.namespaces.readable else ()
     if not parts:
-        process.metrics.read_services({})  # else what was seen last would be shown for ever
+        process.metrics.read_services({})  # otherwise the LLMServices that were seen last would be shown for ever
     await _first_of(*changes, *parts)
 
 

@@ -130,7 +130,7 @@ class WorkQueue(Generic[Key]):
         try:
             while True:
                 _, _, key = await self._ready.get()
-                if key not in self._waiting or key in self._active:  # it went before, by the urgent lane
+                if key not in self._waiting or key in self._active:  # it was taken earlier, through the urgent lane
                     continue
                 if (pause := self._pace.seconds_left(key)) > 0:
                     asyncio.get_running_loop().call_later(pause, self._put_if_waiting, key)

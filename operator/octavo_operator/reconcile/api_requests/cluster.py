@@ -51,7 +51,7 @@ class Cluster:
     async def wait_for_crd(self, answered: Callable[[], object]) -> None:
         """Return once the API server serves LLMServices; log that it does not while waiting.
 
-        `answered` is called with each list of kinds: an operator without its CRD is no operator that hangs.
+        `answered` is called with each list of kinds: waiting for the CRD does not count as a hang.
         """
         while why := await self._why_without_crd(answered):
             problem = f"waiting for the CRD of {API_VERSION} (manifests/crd.yaml): {why}"

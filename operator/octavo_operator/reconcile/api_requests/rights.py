@@ -40,7 +40,7 @@ class Right:
 
 
 def refused_right(message: str) -> Right | None:
-    """Return the right that a sentence of the API server's authorization is about; None: it is of something else."""
+    """Return the right that an error message of the API server is about; None if it is about something else."""
     found = _REFUSAL.search(message)
     if not found:
         return None
@@ -68,7 +68,7 @@ class MissingRights:
             self._refused[right] = self._clock()
 
     def note_unauthorized(self, message: str) -> None:
-        """Note the sentence of an error 401: not a right is missing, but the credentials count for nothing."""
+        """Note the message of an error 401: no right is missing, but the credentials are not accepted."""
         self._unauthorized = message, self._clock()
 
     def lately(self) -> list[Right]:

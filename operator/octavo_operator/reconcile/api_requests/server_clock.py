@@ -25,7 +25,7 @@ class ServerClock:
         self._offset = 0.0
 
     def note_date(self, date: str | None, took: float = 0.0) -> None:
-        """Note the Date of an answer that `took` so many seconds; values that are not dates are ignored.
+        """Note the Date of an answer that came after `took` seconds; values that are not dates are ignored.
 
         A slow answer may have been dated when its request arrived: a difference that its time explains says nothing.
         """

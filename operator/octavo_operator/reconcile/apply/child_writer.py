@@ -20,7 +20,7 @@ Object = dict[str, Any]
 _INVALID = 422
 _HEADLESS = "None"
 _WHOLE_LISTS = {"Service": ("spec", "ports")}
-"""Lists of which all items are ours: one more would be a way to the pods that the LLMService does not ask for."""
+"""Lists whose items are all ours: another item would open a way to the pods that the LLMService does not ask for."""
 
 
 class ChildCluster(Applier, Protocol):
@@ -48,7 +48,8 @@ class ChildWriter:
         """Return our fields that an apply would change in the live object, each with the manager that changed it."""
         if live is None:
             return {(): "another client, which deletes it"}
-        if has_other_address(manifest, live):  # it is made anew: the API server refuses to change it, even in a dry run
+        # It is created again: the API server refuses to change it, even in a dry run.
+        if has_other_address(manifest, live):
             address = ("spec", "clusterIP")
             return {address: others(live, address)}
         added = added_fields(manifest, live)

@@ -186,10 +186,10 @@ class Children:
             return seen
         drifted = before is not None and before[0] == digest
         live: Mapping[str, Any] | None = seen
-        if seen is None or drifted:  # not seen: perhaps not ours to see, since the watches select by our label
+        if seen is None or drifted:  # perhaps it exists without our label, by which the watches select
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None and not retried and not is_going(live) and before == (digest, fingerprint(live)):
-            kept = trimmed(kind, live)  # only the watch is behind, or it cannot see it, since it lacks our label
+            kept = trimmed(kind, live)  # the watch is behind, or does not see it, since it lacks our label
             if not self._overruled.is_due(key, identity, manifest, kept):
                 return kept
         if live is not None and await remove_left_over(self._cluster, kind, live, service):
@@ -237,7 +237,7 @@ class Children:
             return trimmed(kind, live) if live is not None else None
         live = await self._writer.write(wanted, start, live)
         self._field_conflicts.reverted(key, identity, reverted)
-        if held:  # not as it should be yet, and so not taken down: to be looked at again
+        if held:  # not yet as it should be, so it is not remembered: the next pass looks at it again
             logger.info(
                 "%s/%s: corrected %s %s, except for fields that another manager keeps changing", *key, *identity
             )

@@ -1,4 +1,4 @@
-"""Children that refer to another child by name: if an object of others has that name, they would act on it."""
+"""Children that refer to another child by name: if another's object has that name, they would act on that object."""
 
 from __future__ import annotations
 

@@ -24,18 +24,18 @@ CONFLICT_SECONDS = 180.0
 """A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
 
 _LONGEST_PAUSE_SECONDS = 3600.0
-"""Each change of a pod template replaces pods, which load for minutes: of it the pauses double, up to this."""
+"""Each change of a pod template replaces pods, which load for minutes: so the pauses double, up to this."""
 _TEMPLATE = ("spec", "template")
 _TEMPLATE_CONFLICT_SECONDS = 900.0
-"""A conflict over a pod template ends so late, since some GitOps tools look every ten minutes only."""
+"""A conflict over a pod template ends after this time, since some GitOps tools look only every ten minutes."""
 
 _MOST_TIMES = 4
 """After so many reverts of different fields of one mapping, the mapping counts as one field: a manager that adds a new
-key each time would else never change the same field twice.
+key each time would otherwise never change the same field twice.
 """
 
 _NAMELESS = "a client without a name"
-"""One that sends no User-Agent has none."""
+"""Stands for a manager that sends no User-Agent, and so has no name."""
 _AUTOSCALERS = "kube-controller-manager"
 """The manager that changes replicas for HorizontalPodAutoscalers."""
 

@@ -37,7 +37,7 @@ def is_of_a_namesake(live: Mapping[str, Any], name: str) -> bool:
 
 
 async def remove_left_over(cluster: Remover, kind: Kind, live: Mapping[str, Any], service: LLMService) -> bool:
-    """Delete a live child of which all owners are deleted LLMServices of this name; False: it is none, and stays.
+    """Delete a live child whose owners are all deleted LLMServices of this name; False: it is not such a child.
 
     The API server is asked which LLMService lives, since a watch may be behind.
     """

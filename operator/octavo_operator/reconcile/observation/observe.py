@@ -189,7 +189,7 @@ _READ_OF_CONDITIONS = ("type", "status", "reason", "lastTransitionTime")
 
 
 def readable_status(status: Any) -> dict[str, Any]:
-    """Return an LLMService's status without what is none, which a CRD with another schema may have let others write."""
+    """Return an LLMService's status without malformed conditions, which another CRD may have allowed."""
     if not isinstance(status, Mapping):
         return {}
     conditions = status.get("conditions")

@@ -21,7 +21,7 @@ _CREDENTIALS = (
     "exist (kubectl get secrets): the kubelet leaves out one that does not"
 )
 UNSTARTED = ("CreateContainerError", "RunContainerError")
-"""Reasons of a container that its node cannot start. It is no restart, so that none is counted: its time counts."""
+"""Reasons of a container that its node cannot start. The kubelet counts no restart for it, so its duration decides."""
 _EXIT_CODES = {
     2: Reason.CONFIGURATION_ERROR,
     3: Reason.MODEL_NOT_FOUND,

@@ -15,7 +15,7 @@ from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.reconcile.problem import Problem
 
 _RECENT_SECONDS = 3600.0
-"""A model may be downloaded for as long before it fills its disk again."""
+"""A model may be downloaded for this long before it fills the disk again."""
 _OF_THE_SPEC = re.compile("exceeds the (?:total )?limit")
 """The kubelet's words about a limit in the pod's own spec: the next pod will exceed it too."""
 _AGAIN = 2

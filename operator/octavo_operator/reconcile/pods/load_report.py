@@ -13,7 +13,7 @@ _PHASES = {
     "sizing": LoadingPhase.LOADING,
     "loading": LoadingPhase.LOADING,
     "warmup": LoadingPhase.WARMUP,
-    "ready": LoadingPhase.WARMUP,  # until the kubelet has asked, too
+    "ready": LoadingPhase.WARMUP,  # until the kubelet's probe has succeeded, too
 }
 
 

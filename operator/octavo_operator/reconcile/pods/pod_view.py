@@ -24,7 +24,7 @@ from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.container import PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
-_OLD_SECONDS = 600.0  # a failure of a container counts no longer once it has run well for so long after it
+_OLD_SECONDS = 600.0  # a container's failure no longer counts once the container has run for this long since
 _LASTING = (
     Reason.CONFIGURATION_ERROR,
     Reason.MODEL_NOT_FOUND,

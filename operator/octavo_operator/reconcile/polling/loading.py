@@ -27,8 +27,8 @@ from octavo_operator.render.fetch import FETCH
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 3.0
-NEWS_SECONDS = 10.0  # between two of an LLMService that only tell of more bytes: each is a write of its status
-NEWS_SHARE = 0.02  # of all bytes
+NEWS_SECONDS = 10.0  # between two reports that only have more bytes: each is a write of the status
+NEWS_SHARE = 0.02  # of all bytes, to be worth a write
 _TRIES = 3
 _LONGEST_ANSWER = 16_384
 

@@ -57,5 +57,5 @@ async def bounded_answer(session: aiohttp.ClientSession, url: str, most_bytes: i
 
 
 def address_of(pod: Object) -> str:
-    """Return the address of a pod that stays; empty: it has none, or goes."""
+    """Return the address of a pod; empty if it has none, or if the pod is being deleted."""
     return "" if pod["metadata"].get("deletionTimestamp") else str((pod.get("status") or {}).get("podIP") or "")

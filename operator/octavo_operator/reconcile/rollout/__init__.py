@@ -1,1 +1,1 @@
-"""Decides how a rollout goes on, and whether there is room for a surge. Pure."""
+"""Decides how a rollout continues, and whether there is room for a surge. Pure."""

@@ -29,7 +29,7 @@ _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
 class Obstacle:
     """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps.
 
-    `of_room`: the pod starts once there is room. Else no pod of this revision starts, with or without old pods.
+    `of_room`: the pod starts once there is room. Otherwise no pod of this revision starts, with or without old pods.
     """
 
     reason: Reason
@@ -88,7 +88,7 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
 
 
 def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
-    """Return a surge pod that the API server does not let be made, while there are pods of an older revision."""
+    """Return a surge pod that the API server refuses to create, while there are pods of an older revision."""
     refusal = refusal_of(deployment)
     if refusal is None:
         return None

@@ -31,7 +31,7 @@ _WANTED = {
     Reason.NOT_LOADED,
     Reason.ADAPTERS_LOADING,
 }
-"""Reasons that are part of a good life, also where the condition is not what one hopes for."""
+"""Reasons of Normal events, even if the condition itself is not as a user would want it."""
 
 
 @dataclass(frozen=True)

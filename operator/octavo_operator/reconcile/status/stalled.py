@@ -1,6 +1,6 @@
 """The conditions Reconciling and Stalled, by which kstatus (Flux) and Argo CD judge any object. Pure.
 
-Stalled means that the wanted state is not reached unless a person changes something. It is reported within a minute,
+Stalled means that the desired state is not reached unless a person changes something. It is reported within a minute,
 long before the Deployment's own deadline, which allows for the time that a model takes to load.
 """
 
@@ -32,7 +32,7 @@ def stalled(facts: Facts, now: str) -> ConditionState:
 
 
 def reconciling(facts: Facts, now: str) -> ConditionState:
-    """Return whether the wanted state is about to be reached.
+    """Return whether the desired state is about to be reached.
 
     False while it is stalled: kstatus reads this one first.
     """
@@ -57,7 +57,7 @@ def patience_seconds(pods: Iterable[PodView], now: str, node_wait: float = PATIE
 
 
 def _obstacle(facts: Facts, now: str) -> Problem | None:
-    """Return the problem that a person must solve before the wanted state can be reached; None if there is none."""
+    """Return the problem that a person must solve before the desired state can be reached; None if there is none."""
     result = facts.result
     if refused := result.problem or result.unserved or result.refused or facts.overruled or facts.unrouted:
         return refused
@@ -67,8 +67,9 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
         return facts.late
     if facts.unobserved:
         return facts.unobserved
-    blocked = result.rollout.blocked and result.rollout.problem.reason != Reason.NEW_POD_FAILS  # the pods tell why
-    if blocked:  # perhaps it goes on in place, at a known time, or the new pod only starts late
+    # a pod that fails has a problem of its own
+    blocked = result.rollout.blocked and result.rollout.problem.reason != Reason.NEW_POD_FAILS
+    if blocked:  # perhaps it continues in place, at a known time, or the new pod only starts late
         lasts = result.rollout.again is None and not _has_just_begun(facts, now)
         return result.rollout.problem if lasts else None
     return _of_pods(facts, now)

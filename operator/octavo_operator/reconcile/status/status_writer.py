@@ -299,7 +299,7 @@ def _own(status: Mapping[str, Any]) -> Object:
 def _superfluous(there: Mapping[str, Any], wanted: Any) -> Object:
     """Return a merge patch that removes the fields of `there` that are not `wanted`, such as those written by hand."""
     patch: Object = {}
-    if not isinstance(wanted, Mapping):  # what is there is no mapping any more once that is written
+    if not isinstance(wanted, Mapping):  # after that write it is no longer a mapping
         return patch
     for name, value in there.items():
         if name not in wanted:

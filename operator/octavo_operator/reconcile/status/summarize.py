@@ -161,7 +161,7 @@ def _without_service(service: LLMService, observed: Observation, result: Result)
 
 
 def _lost_claim(observed: Observation) -> Problem | None:
-    """Return the problem of a cache's claim whose volume was deleted: running pods go on, and no other pod starts."""
+    """Return the problem of a cache's claim whose volume was deleted: running pods continue, and no new pod starts."""
     for (kind, name), child in observed.children.items():
         if kind == "PersistentVolumeClaim" and child["status"].get("phase") == "Lost":
             what = f"PersistentVolumeClaim {name} is Lost: its PersistentVolume was deleted"
