@@ -20,8 +20,8 @@ from octavo_operator.reconcile.watching.outsiders import (
     OutsiderWatch,
     foreign_pod,
     foreign_slice,
-    released_pod,
 )
+from octavo_operator.reconcile.watching.released_pods import MANY, is_released, released_pods
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watches import Indexed
 from tests.operator.bad_llmservices import merged
@@ -88,11 +88,19 @@ RELEASED = [
 @pytest.mark.parametrize(("labels", "words"), RELEASED)
 def test_a_pod_that_left_its_deployment_is_named_with_what_to_do(labels: dict[str, str], words: str) -> None:
     metadata: dict[str, Any] = {"name": "good-r1-x", "labels": labels}
-    problem = released_pod(metadata, "good")
-    assert problem and words in problem.message and "kubectl delete pod good-r1-x" in problem.message
-    owned = {**metadata, "ownerReferences": [REPLICA_SET]}
-    assert released_pod(owned, "good") is None
-    assert released_pod({**metadata, "deletionTimestamp": NOW}, "good") is None
+    (problem,) = released_pods([metadata], "good")
+    assert words in problem.message and "kubectl delete pod good-r1-x" in problem.message
+    assert is_released(metadata)
+    assert not is_released({**metadata, "ownerReferences": [REPLICA_SET]})
+    assert not is_released({**metadata, "deletionTimestamp": NOW})
+
+
+def test_many_pods_that_left_their_deployment_are_one_problem_and_what_changes_labels_is_to_be_found() -> None:
+    pods = [{"name": f"good-r1-{number}", "labels": without("octavo.dev/track")} for number in range(MANY)]
+    (problem,) = released_pods(pods, "good")
+    assert f"{MANY} pods run outside" in problem.message and "(octavo.dev/track=stable)" in problem.message
+    assert "mutatingadmissionpolicies" in problem.message and "spec.suspend" in problem.message
+    assert len(released_pods(pods[1:], "good")) == MANY - 1
 
 
 OF_ANOTHER = engine_pod(name="theirs-x", ownerReferences=[{**REPLICA_SET, "name": "good-copy-r1"}])
@@ -199,7 +207,7 @@ async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_
 
 
 def test_the_conditions_name_them() -> None:
-    problems = (foreign_slice(slice_to("10.9.9.9"), ()), released_pod({"name": "good-r1-x", "labels": {}}, "good"))
+    problems = (foreign_slice(slice_to("10.9.9.9"), ()), *released_pods([{"name": "good-r1-x", "labels": {}}], "good"))
     observed = Observation({}, deployment(ready=1), (pod(container=SERVING),))
     observed = replace(observed, outside=tuple(each for each in problems if each))
     status = summarize(service(), observed, IMAGE, Result(), NOW)

@@ -29,6 +29,7 @@ from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE,
 from octavo_operator.reconcile.observation.observe import SLICE_OF, Key, Object
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.watching.foreign_budgets import BUDGETS, foreign_budget
+from octavo_operator.reconcile.watching.released_pods import is_released, released_pods
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watches import Indexed
 from octavo_operator.render.container import PORT_NAME
@@ -146,12 +147,18 @@ class OutsiderWatch:
                 yield key, problem
 
     def _of_pods(self, pods: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        released: dict[Key, list[Mapping[str, Any]]] = {}
         for pod in pods:
             service = _service_of(pod["metadata"])
             key = pod["metadata"]["namespace"], service
-            problem = released_pod(pod["metadata"], service) or foreign_pod(pod["metadata"], service)
-            if problem and self._is_known(key):
+            if not self._is_known(key):
+                continue
+            if is_released(pod["metadata"]):
+                released.setdefault(key, []).append(pod["metadata"])
+            elif problem := foreign_pod(pod["metadata"], service):
                 yield key, problem
+        for key, found in released.items():
+            yield from ((key, problem) for problem in released_pods(found, key[1]))
 
     def _of_budgets(self, budgets: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
         own: dict[str, list[Key]] = {}
@@ -204,24 +211,6 @@ def foreign_slice(body: Object, own: Collection[str]) -> Problem | None:
         f"{metadata['labels'][SLICE_OF]} to {shown}, which is none of its pods: kubectl delete endpointslice {name}, "
         f"or take its label {SLICE_OF} off; if it is wanted, name its manager in the chart's value "
         "operator.endpointSliceManagers",
-    )
-
-
-def released_pod(metadata: Mapping[str, Any], service: str) -> Problem | None:
-    """Return the problem of an engine pod that no ReplicaSet has any more, since its labels were changed."""
-    owners: Iterable[Mapping[str, Any]] = metadata.get("ownerReferences") or ()
-    if any(each.get("controller") for each in owners) or metadata.get("deletionTimestamp"):
-        return None
-    labels = metadata.get("labels") or {}
-    wrong = [f"{name}={value}" for name, value in selector(service).items() if labels.get(name) != value]
-    name = metadata["name"]
-    lost = f"lacks the label {', '.join(wrong)}" if wrong else "has lost its label pod-template-hash, or its owner"
-    traffic = "gets no requests from the Service" if wrong else "still gets requests from the Service"
-    back = f" To keep it, put the label back: kubectl label --overwrite pod {name} {' '.join(wrong)}" if wrong else ""
-    return Problem(
-        Reason.RELEASED_POD,
-        f"pod {name} runs outside of Deployment {service}, which has another in its place: it {lost}, {traffic}, and "
-        f"keeps its GPUs and memory until it is deleted: kubectl delete pod {name}.{back}",
     )
 
 
