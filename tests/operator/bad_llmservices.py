@@ -211,6 +211,17 @@ BAD = [
         "spec.resources.limits",
         "GPUs are requested with spec.accelerator",
     ),
+    *(
+        Bad(
+            f"MIG slices in resources.{which}",
+            spec(
+                accelerator={"resourceName": "nvidia.com/mig-1g.5gb"}, resources={which: {"nvidia.com/mig-1g.5gb": 2}}
+            ),
+            "spec",
+            "resources must not contain accelerator.resourceName",
+        )
+        for which in ("requests", "limits")
+    ),
     Bad("claim without size", spec(cache={"type": "PersistentVolumeClaim"}), "spec.cache", "needs a size"),
     Bad(
         "host path without path",

@@ -331,6 +331,13 @@ _TENSOR_PARALLEL = (
 )
 
 
+_GPUS_COUNTED_ONCE = (
+    "!has(self.accelerator.resourceName) || "
+    "(!(has(self.resources.requests) && self.accelerator.resourceName in self.resources.requests) && "
+    "!(has(self.resources.limits) && self.accelerator.resourceName in self.resources.limits))"
+)
+
+
 class LLMServiceSpec(SpecModel):
     """The desired state (spec)."""
 
@@ -348,6 +355,11 @@ class LLMServiceSpec(SpecModel):
                 or spec.accelerator.claims is not None
                 or spec.engine.tensor_parallel_size == max(1, spec.accelerator.count)
             ),
+        ),
+        Rule(
+            _GPUS_COUNTED_ONCE,
+            "resources must not contain accelerator.resourceName: set accelerator.count",
+            lambda spec: spec.accelerator.resource_name not in {*spec.resources.requests, *spec.resources.limits},
         ),
     )
     model: Model = Field(description="What is served.")
