@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.text.logprobs import prompt_text_logprobs
 from tests.api.served import Served
 from tests.api.test_chat import events
 
@@ -71,6 +73,23 @@ def test_logprobs_of_a_stream_continue_their_offsets(server: Served) -> None:
     *chunks, _ = events(server, "/v1/completions", prompt="Hi", logprobs=0)
     offsets = [offset for c in chunks for offset in (c["choices"][0]["logprobs"] or {}).get("text_offset", [])]
     assert offsets == [0, 5, 11]
+
+
+def test_special_tokens_are_a_part_of_an_echo_and_not_of_an_answer(server: Served) -> None:
+    """The positions are those in the text, which has the special tokens of a prompt, but not those of an answer."""
+    start, once, more = (server.tokenizer.encode(text)[0] for text in ("<|im_start|>", "once", " more"))
+    server.play(tokens=[once, start, more])
+    asked = {"model": "smollm2", "logprobs": 0, "max_tokens": 3}
+    for prompt in ([start, once], "<|im_start|>once"):
+        [choice] = server.openai().completions.create(prompt=prompt, echo=True, **asked).choices
+        assert choice.text == "<|im_start|>onceonce more"
+        assert choice.logprobs is not None
+        assert choice.logprobs.text_offset == [0, 12, 16, 20, 20]
+    [plain] = server.openai().completions.create(prompt="a", extra_body={"skip_special_tokens": False}, **asked).choices
+    assert plain.text == "once<|im_start|> more"
+    assert plain.logprobs is not None and plain.logprobs.text_offset == [0, 4, 16]
+    added = prompt_text_logprobs("once", start, [TokenLogprobs(once, -1.5, 1, ())], server.tokenizer, 0)
+    assert added.text_offset == [0, 0]  # the tokenizer has put it before the text
 
 
 def test_an_echo_is_scored_as_lm_eval_asks(server: Served) -> None:

@@ -33,16 +33,21 @@ class TextLogprobs:
 
 
 class TextOffsets:
-    """Computes the position in a text, in characters, at which each of its tokens begins."""
+    """Computes the position in a text, in characters, at which each of its tokens begins.
 
-    def __init__(self, tokenizer: Tokenizer, start: int = 0) -> None:
-        self._tokenizer = tokenizer
+    `skip_special_tokens` says that the text does not have special tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, start: int = 0, *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer, self._skip_special = tokenizer, skip_special_tokens
         self._next = start
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def take(self, token_id: int) -> int:
         """Return the position of the text's next token, `token_id`."""
         found = self._next
+        if self._skip_special and self._tokenizer.is_special(token_id):
+            return found
         self._next += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
         return found
 
@@ -70,18 +75,21 @@ def text_logprobs(
 
 
 def prompt_text_logprobs(
+    text: str,
     first: int,
     positions: Iterable[TokenLogprobs],
     tokenizer: Tokenizer,
     most: int,
     name: TokenName | None = None,
 ) -> TextLogprobs:
-    """Return the log probabilities of a prompt for /v1/completions.
+    """Return the log probabilities of the prompt `text` for /v1/completions.
 
     The prompt's `first` token has none. Each other position has at most `most` of the likeliest tokens.
     """
-    name, offsets = name or tokenizer.token_text, TextOffsets(tokenizer)
-    begun = TextLogprobs([name(first)], [None], [None], [offsets.take(first)])
+    name, offsets = name or tokenizer.token_text, TextOffsets(tokenizer, skip_special_tokens=False)
+    if text.startswith(tokenizer.token_text(first)) or not tokenizer.is_special(first):
+        offsets.take(first)  # else the tokenizer has added it, and the text does not have it
+    begun = TextLogprobs([name(first)], [None], [None], [0])
     kept = (replace(position, top=position.top[:most]) for position in positions)
     return join(begun, text_logprobs(kept, tokenizer, offsets, name))
 

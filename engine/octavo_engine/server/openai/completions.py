@@ -39,7 +39,12 @@ class TextWriter:
         self._has_logprobs = prepared.sampling.logprobs is not None
         self._token_name = id_name if prepared.names_by_id else model.tokenizer.token_text
         self._prepared, self._echoes, self._n = prepared, prepared.echoes, prepared.n
-        self._offsets = [TextOffsets(model.tokenizer, len(echo)) for echo in prepared.echoes for _ in range(self._n)]
+        skips = prepared.text.skip_special_tokens
+        self._offsets = [
+            TextOffsets(model.tokenizer, len(echo), skip_special_tokens=skips)
+            for echo in prepared.echoes
+            for _ in range(self._n)
+        ]
         self._frame = Frame(name, prepared, "cmpl", "text_completion", model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
@@ -100,9 +105,10 @@ class TextWriter:
 
     def _of_prompt(self, output: SequenceOutput) -> TextLogprobs:
         """Return the log probabilities of the prompt, whose offsets the answer's own continue."""
-        first = self._prepared.prompts[output.index // self._n][0]
-        num_top = self._prepared.sampling.logprobs or 0
-        return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, num_top, self._token_name)
+        prompt = output.index // self._n
+        text, first = self._echoes[prompt], self._prepared.prompts[prompt][0]
+        logprobs, num_top = output.prompt_logprobs or (), self._prepared.sampling.logprobs or 0
+        return prompt_text_logprobs(text, first, logprobs, self._tokenizer, num_top, self._token_name)
 
     def _logprobs_of(self, output: SequenceOutput) -> TextLogprobs | None:
         if not self._has_logprobs:

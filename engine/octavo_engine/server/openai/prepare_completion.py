@@ -56,12 +56,15 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
 
 
 def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:
-    """Return the text that each prompt's answers begin with: what was kept of the prompt if `echo`, else ""."""
+    """Return the text that each prompt's answers begin with: what was kept of the prompt if `echo`, else "".
+
+    Special tokens among token ids are a part of the text, as they are where a client writes them in a text.
+    """
     if not body.echo:
         return [""] * len(prompts)
     is_complete = body.truncate_prompt_tokens is None
     echoes = [
-        text if isinstance(text, str) and is_complete else tokenizer.decode(ids)
+        text if isinstance(text, str) and is_complete else tokenizer.decode(ids, skip_special_tokens=False)
         for text, ids in zip(body.prompt, prompts, strict=True)
     ]
     answers = len(echoes) * (body.n or 1)
