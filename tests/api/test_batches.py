@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import io
 import json
@@ -21,13 +22,23 @@ import pytest
 from openai.types import Batch
 
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.connections import connection
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.batches import batches, input_file, job, line_answers, results, storage, upload
+from octavo_engine.server.openai.batches import (
+    batches,
+    file_content,
+    input_file,
+    job,
+    line_answers,
+    results,
+    storage,
+    upload,
+)
 from octavo_engine.server.openai.batches.input_file import check_input
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, RequestCounts
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import Storage, append
-from tests.api.served import Served, write_keys
+from tests.api.served import PATIENCE, Served, write_keys
 
 CHAT = "/v1/chat/completions"
 Start = Callable[..., Served]
@@ -494,6 +505,42 @@ def test_few_files_are_uploaded_or_read_at_a_time(
     server.wait_until(lambda: owner.transfers == 0)
     assert server.openai().files.create(file=("in.jsonl", line("a")), purpose="batch").bytes
     assert server.http.get(f"/v1/files/{kept}/content").status_code == 200
+
+
+def test_a_file_must_be_read_in_time(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that read 3 KB a second could keep all places of uploads and reads."""
+    monkeypatch.setattr(connection, "STALL_SECONDS", PATIENCE)
+    monkeypatch.setattr(file_content, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(file_content, "LEAST_RATE", float("inf"))
+    server = start(batch_storage=tmp_path)
+    kept = server.openai().files.create(file=("in.jsonl", line("a")), purpose="batch").id
+    owner = server.server._storage.of("")
+    with owner.path(kept).open("r+b") as file:
+        file.truncate(32 << 20)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(f"GET /v1/files/{kept}/content HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert client.recv(9) == b"HTTP/1.1 "
+        server.wait_until(lambda: owner.transfers == 0)
+
+
+def test_two_keys_that_transfer_all_they_may_leave_places_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Storage(tmp_path, 100, lambda: True)
+    with contextlib.ExitStack() as held:
+        for name in ("a", "b"):
+            for _ in range(storage.MAX_TRANSFERS):
+                held.enter_context(kept.transfer(kept.of(name)))
+        for _ in range(storage.RESERVED_TRANSFERS):
+            held.enter_context(kept.transfer(kept.of("c")))
+        with pytest.raises(APIError, match="132 files are being uploaded or read"), kept.transfer(kept.of("c")):
+            pass
+        monkeypatch.setattr(storage, "MOST_OPEN", 132)
+        with pytest.raises(APIError, match="132 files are being uploaded or read"), kept.transfer(kept.of("d")):
+            pass
+    with kept.transfer(kept.of("c")):
+        assert kept._transfers == 1
+    kept.close()
 
 
 def test_lists_count_until_they_are_read_and_files_of_batches_count_among_a_keys_files(

@@ -29,7 +29,7 @@ from octavo_engine.server.console.load_lines import log_load
 from octavo_engine.server.console.progress import show_loading
 from octavo_engine.server.endpoints.health import answers
 from octavo_engine.server.errors import shutting_down
-from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS, Storage
+from octavo_engine.server.openai.batches.storage import MOST_OPEN, Storage
 from octavo_engine.server.preparation.prepared import Setup
 from octavo_engine.server.run_until import run_until
 from octavo_engine.server.serving import Serving
@@ -78,7 +78,7 @@ class Server:
             create_probes(serving),
             Listeners(listener, metrics_listener),
             HeadReaders(owner_of, QuickProbes(answers(serving)).answer),
-            possible_connections(serving.config.max_connections, MAX_ALL_TRANSFERS),
+            possible_connections(serving.config.max_connections, MOST_OPEN),
             _CLOSING,
         )
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable
 from starlette.types import Receive, Scope, Send
 
+from octavo_engine.server.connections.connection import abort_connection
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches.storage import Owned, Storage
+
+READ_SECONDS, LEAST_RATE = 600.0, 64 << 10
+"""The time in which a file must have been read: ten minutes, and a second more for each 64 KiB. A client that reads a
+few kilobytes a second would otherwise keep one of the few places for a day."""
 
 
 class FileContent(FileResponse):
@@ -21,8 +27,13 @@ class FileContent(FileResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application; an APIError, before anything is sent, if the key reads too many files."""
+        size = self.stat_result.st_size if self.stat_result is not None else 0
         with self._storage.transfer(self._owner):
-            await super().__call__(scope, receive, send)
+            try:
+                async with asyncio.timeout(READ_SECONDS + size / LEAST_RATE):
+                    await super().__call__(scope, receive, send)
+            except TimeoutError:
+                abort_connection(scope)
 
     @classmethod
     def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:

@@ -37,6 +37,10 @@ MAX_TRANSFERS = 64
 """Files that one key may be uploading or reading at a time."""
 MAX_ALL_TRANSFERS = 128
 """Files that all keys together may be uploading or reading at a time: each is open on the disk."""
+RESERVED_TRANSFERS = 4
+"""Files that each of several keys may be uploading or reading although other keys have used up MAX_ALL_TRANSFERS."""
+MOST_OPEN = MAX_ALL_TRANSFERS + 32
+"""Files that are open for clients at a time, with the reserved ones."""
 MAX_ACTIVE = 16
 """Batches of one key that have not ended."""
 _NO_KEY = "anyone"
@@ -183,7 +187,8 @@ class Storage:
         if owner.transfers >= MAX_TRANSFERS:
             message = f"{owner.transfers} files of this key are being uploaded or read, which is the limit"
             raise APIError(429, f"{message}; wait for one", code="too_many_transfers", headers=headers)
-        if self._transfers >= MAX_ALL_TRANSFERS:
+        reserved = self._several_keys() and owner.transfers < RESERVED_TRANSFERS and self._transfers < MOST_OPEN
+        if self._transfers >= MAX_ALL_TRANSFERS and not reserved:
             message = f"{self._transfers} files are being uploaded or read, which is the limit; try again later"
             raise APIError(503, message, code="too_many_transfers", headers=headers)
         owner.transfers += 1
