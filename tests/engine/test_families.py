@@ -598,6 +598,16 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_scaling": {"rope_type": "default", "rope_theta": 1e4}, "partial_rotary_factor": 0.25},
         "partial_rotary_factor 0.25 is not qk_rope_head_dim 64 of heads of 128",
     ),
+    "null that is false in transformers": (
+        "DeepseekV3ForCausalLM",
+        {**FOUR, "rope_interleave": None},
+        "rope_interleave None is neither true nor false",
+    ),
+    "null that is another scale in transformers": (
+        "GraniteMoeForCausalLM",
+        {**FOUR, "attention_multiplier": None},
+        "attention_multiplier is missing",
+    ),
     "gates that are numbers": ("Step3p7TextForCausalLM", {**FOUR, "gating": False}, "gating False is not supported"),
     "bounds": (
         "Step3p7TextForCausalLM",

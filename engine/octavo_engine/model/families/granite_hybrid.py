@@ -39,4 +39,5 @@ GRANITE_HYBRID = Family(
         "mamba_n_groups": 1,
         "mamba_d_state": 256,
     },
+    nullable=granite_moe.NULLABLE,
 )

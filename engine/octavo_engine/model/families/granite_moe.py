@@ -64,21 +64,26 @@ DEFAULTS = {
     "num_experts_per_tok": 2,
     "eos_token_id": 2,
 }
+NULLABLE = frozenset({"attention_multiplier"})
+"""With null, transformers would take another scale than the default."""
 GRANITE_MOE: Family = Family(
     architecture="GraniteMoeForCausalLM",
     model_type="granitemoe",
     read=lambda fields: _read(fields, GRANITE_MOE.architecture),
     defaults=DEFAULTS,
+    nullable=NULLABLE,
 )
 GRANITE_MOE_SHARED: Family = Family(
     architecture="GraniteMoeSharedForCausalLM",
     model_type="granitemoeshared",
     read=lambda fields: _read(fields, GRANITE_MOE_SHARED.architecture),
     defaults=DEFAULTS,
+    nullable=NULLABLE,
 )
 GRANITE_MOE_SWA = Family(
     architecture="GraniteMoeSWAForCausalLM",
     model_type="granitemoe_swa",
     read=_read_swa,
     defaults={**DEFAULTS, "sliding_window": 128},
+    nullable=NULLABLE,
 )
