@@ -14,6 +14,7 @@ from grouped_checkpoints import FORMATS, SIZES, save_grouped
 from peak_memory import peak_memory
 from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
+from test_cpu_kernels import needs_kernels
 from test_fp8 import linears, load
 
 from octavo_engine.engine.resolved_config import make_blueprint
@@ -42,6 +43,18 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
         assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
     stored = torch.int8 if name == "llm_int8" else torch.uint8
     assert {linear.weight.dtype for linear in linears(decoder)} == {stored}
+
+
+@needs_kernels
+def test_products_without_a_kernel_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logged = {}
+    for name in ("nf4", "awq"):
+        save_grouped(tmp_path / name, name, head_dim=32)
+        caplog.clear()
+        load(tmp_path / name, dtype=torch.bfloat16)
+        logged[name] = caplog.messages
+    assert [message.split(",")[0] for message in logged["nf4"]] == ["weights in nf4 are dequantized in each product"]
+    assert logged["awq"] == []
 
 
 GPT2 = {"n_embd": 128, "n_head": 8, "n_layer": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +21,8 @@ from octavo_engine.model.progress import Progress
 from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
+
+log = logging.getLogger(__name__)
 
 _SHOWN = 4
 """The most tensors that a message names."""
@@ -51,7 +54,22 @@ def load_model(
     progress("warmup", 0.0, "arranging the weights for the kernels")
     decoder.prepare()
     return_freed_memory()
+    if ranks.shard.rank == 0:
+        _log_dequantized(decoder)
     return decoder
+
+
+def _log_dequantized(decoder: Decoder) -> None:
+    """Log which quantizations save memory here, but no time."""
+    examples = {(linear.method.name, linear.columns.size): linear for linear in decoder.linears()}
+    with torch.no_grad():
+        slow = {name for (name, _), linear in examples.items() if linear.dequantizes()}
+    if slow:
+        log.warning(
+            "weights in %s are dequantized in each product, as there is no kernel for them on this device: this saves "
+            "memory, but takes longer than the model in 16 bits (docs/reference/quantization.md)",
+            " and ".join(sorted(slow)),
+        )
 
 
 def _source(files: ModelFiles, spec: ModelSpec) -> CheckpointSource:

@@ -74,6 +74,14 @@ class Linear(nn.Module):
         """True if the weight is stored in the dtype that products are computed in."""
         return self.weight.dtype == self.weights.dtype
 
+    def dequantizes(self) -> bool:
+        """Return True if products dequantize the weight, as this device has no kernel for it as it is stored."""
+        coded, weights = self.weights.coded, self.weights
+        if self.plain or weights.in_8_bits:
+            return False
+        token = self.weight.new_zeros(1, self.columns.size, dtype=weights.dtype)
+        return coded is None or self.options.compute.coded(token, coded, None, None) is None
+
     def for_kernels(self) -> LinearWeights | None:
         """Return the weights for kernels that compute whole layers; None: the kernels do not support such a weight."""
         coded = self.weights.coded
