@@ -20,8 +20,8 @@ MODEL_B = "random-adapter"
 """A LoRA adapter with small random weights: both columns have the same settings and seed, so that one model would
 give one answer twice."""
 PICTURES: dict[str, dict[str, Any]] = {
-    "playground-light.png": {"color_scheme": "light", "viewport": {"width": 1100, "height": 700}},
-    "playground-dark.png": {"color_scheme": "dark", "viewport": {"width": 1100, "height": 700}},
+    "playground-light.png": {"color_scheme": "light", "viewport": {"width": 1100, "height": 900}},
+    "playground-dark.png": {"color_scheme": "dark", "viewport": {"width": 1100, "height": 900}},
     "playground-phone.png": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
 }
 
@@ -35,8 +35,8 @@ def take(chromium: Browser, url: str, name: str, **options: Any) -> None:
         page.get_by_label("Compare two").check()
         page.get_by_label("Model B").select_option(MODEL_B)
     page.get_by_text("System message, sampling").click()
-    page.get_by_label("Temperature").fill("0.2")
-    page.get_by_label("Max tokens").fill("80")
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Max tokens").fill("60")
     page.get_by_text("System message, sampling").click()
     page.get_by_label("Your message").fill(QUESTION)
     page.keyboard.press("Enter")
@@ -50,7 +50,7 @@ def take(chromium: Browser, url: str, name: str, **options: Any) -> None:
 def adapter_in(folder: Path) -> Path:
     """Save an adapter of smollm2's attention."""
     model, _ = load("smollm2", torch.float32)
-    return RandomAdapter(8, ("q_proj", "v_proj"), std=0.03).save(model, folder)
+    return RandomAdapter(8, ("q_proj", "v_proj"), std=0.06).save(model, folder)
 
 
 def main() -> None:
