@@ -149,6 +149,14 @@ def test_an_endpoint_that_names_no_pod_is_nobodys() -> None:
     assert condition(status(stray), ConditionType.READY).reason is Reason.SERVING
 
 
+def test_an_endpoint_that_does_not_say_whether_it_is_ready_is() -> None:
+    """As the API has it (discovery.k8s.io/v1), and as EndpointSlices of other managers may be."""
+    silent = endpoint_slice("a", "b")
+    for each in silent["endpoints"]:
+        del each["conditions"]
+    assert condition(status(silent), ConditionType.READY).reason is Reason.SERVING
+
+
 def test_one_slice_of_several_is_enough() -> None:
     found = condition(status(endpoint_slice("stray"), endpoint_slice("b")), ConditionType.READY)
     assert (found.status, found.reason) == ("True", Reason.SERVING)

@@ -18,11 +18,15 @@ _SETTLE_SECONDS = 10.0  # the controller of EndpointSlices is quicker, also on a
 
 
 def summary_of_slice(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an EndpointSlice to keep: the names of its ready pods, and the engine's port, if any."""
+    """Return the part of an EndpointSlice to keep: the names of its ready pods, and the engine's port, if any.
+
+    An endpoint that does not say whether it is ready is, by Kubernetes' API.
+    """
     pods = [
         name
         for endpoint in endpoint_slice.get("endpoints") or ()
-        if (endpoint.get("conditions") or {}).get("ready") and (name := (endpoint.get("targetRef") or {}).get("name"))
+        if (endpoint.get("conditions") or {}).get("ready") is not False
+        and (name := (endpoint.get("targetRef") or {}).get("name"))
     ]
     ports = [port.get("port") for port in endpoint_slice.get("ports") or () if port.get("name") == PORT_NAME]
     return {"pods": pods, "port": next(iter(ports), None)}
