@@ -26,6 +26,7 @@ from octavo_engine.kernels.cpu.features import cpu_flags
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise, TorchPointwise
+from octavo_engine.model.layers.operations.products import kernel_gated_product, kernel_logits, kernel_product
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
@@ -323,3 +324,18 @@ def test_adapters_of_more_ranks_than_the_kernel_has_room_for_are_refused(kernels
     parts = (1,) * 65
     with pytest.raises(ValueError, match="65 projections of rank 512: the kernel has room for 32768 in all"):
         CPUAdapters(kernels, torch.empty(1, 65 * 512, 1), torch.empty(1, 512, 65), parts)
+
+
+@needs_kernels
+def test_products_take_a_part_of_a_larger_tensor() -> None:
+    """The kernels need contiguous rows, and Mamba's time steps are such a part."""
+    kernels = cpu_kernels()
+    assert kernels is not None
+    x, weight = torch.randn(5, 18).bfloat16()[:, :6], torch.randn(32, 6).bfloat16()
+    found = kernel_product(kernels)(x, weight, None, None), kernel_logits(kernels)(x, weight, None)
+    for product in found:
+        torch.testing.assert_close(product.float(), x.float() @ weight.float().t(), rtol=0.02, atol=0.02)
+    gated = kernel_gated_product(kernels, None)(x, weight, None, "silu")
+    gate, up = (x.float() @ weight.float().t()).chunk(2, dim=-1)
+    assert gated is not None
+    torch.testing.assert_close(gated.float(), F.silu(gate) * up, rtol=0.02, atol=0.02)

@@ -63,8 +63,9 @@ def kernel_product(kernels: CPUKernels) -> Product:
     """
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        by_kernels = x.dtype == torch.bfloat16 and x.shape[-1] % 2 == 0
-        return kernels.linear(x, weight, bias, addend) if by_kernels else torch_product(x, weight, bias, addend)
+        if x.dtype != torch.bfloat16 or x.shape[-1] % 2:
+            return torch_product(x, weight, bias, addend)
+        return kernels.linear(x.contiguous(), weight, bias, addend)
 
     return product
 
@@ -105,7 +106,7 @@ def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedP
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
         few = most_tokens is None or len(x) <= most_tokens
         known = few and activation == "silu" and x.dtype == torch.bfloat16
-        return kernels.linear(x, weight, bias, silu=True) if known else None
+        return kernels.linear(x.contiguous(), weight, bias, silu=True) if known else None
 
     return product
 
@@ -119,7 +120,7 @@ def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
     def product(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         if x.dtype != torch.bfloat16:
             return torch_logits(x, weight, out)
-        logits = kernels.logits(x, weight)
+        logits = kernels.logits(x.contiguous(), weight)
         return logits if out is None else out.copy_(logits)
 
     return product
