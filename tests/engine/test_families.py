@@ -426,7 +426,8 @@ def test_when_olmo_hybrid_rotates(tmp_path: Path) -> None:
         found: RopeSpec | None = spec.layers[2].mixer.rope
         return found
 
-    assert rope() is rope(rope_theta=None) is rope(rope_parameters={"rope_theta": None, "rope_type": "default"}) is None
+    assert rope() == rope(rope_parameters=None) == RopeSpec(10000.0), "the base of the configuration class"
+    assert rope(rope_theta=None) is rope(rope_parameters={"rope_theta": None, "rope_type": "default"}) is None
     assert rope(rope_theta=500.0, rope_scaling=None) == rope(rope_parameters={"rope_theta": 500.0}) == RopeSpec(500.0)
     assert rope(rope_parameters={"rope_type": "default"}) == RopeSpec(10000.0), "the base of the configuration class"
 

@@ -70,7 +70,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _has_no_rope(fields: Fields) -> bool:
-    """Return True if attention has no RoPE (as in published models): its base is null, or it has no field at all."""
+    """Return True if attention has no RoPE, as in published models: its base is null."""
     parameters = fields.mapping("rope_parameters")
     if parameters is None:
         return not fields.has("rope_theta")
@@ -81,7 +81,9 @@ OLMO_HYBRID = Family(
     architecture="OlmoHybridForCausalLM",
     model_type="olmo_hybrid",
     read=_read,
+    nullable=frozenset({"rope_theta"}),
     defaults={
+        "rope_theta": 10000.0,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "max_position_embeddings": 65536,
