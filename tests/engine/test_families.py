@@ -604,6 +604,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {**FOUR, "rope_interleave": None},
         "rope_interleave None is neither true nor false",
     ),
+    "no bias of a convolution in transformers": (
+        "FalconH1ForCausalLM",
+        {**FOUR, "mamba_conv_bias": None},
+        "mamba_conv_bias None is neither true nor false",
+    ),
     "null that is another scale in transformers": (
         "GraniteMoeForCausalLM",
         {**FOUR, "attention_multiplier": None},

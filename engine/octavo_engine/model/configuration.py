@@ -61,7 +61,7 @@ _CHANGES_THE_ANSWER = (
 )
 """Fields that change a model's answers whatever the family. A model with one that its family does not read is refused.
 """
-_NULL_IS_FALSE = ("moe_renormalize", "norm_topk_prob", "rope_interleave")
+_NULL_IS_FALSE = ("mamba_conv_bias", "mamba_norm_before_gate", "moe_renormalize", "norm_topk_prob", "rope_interleave")
 """Fields, true by default in some families, in which transformers takes null as false: a file with null is refused."""
 
 
