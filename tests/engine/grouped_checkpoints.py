@@ -83,7 +83,10 @@ def gptq(config: dict[str, Any]) -> Quantize:
 def awq(config: dict[str, Any]) -> Quantize:
     def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
         group = groups_of(weight.shape[1], config["group_size"])
-        codes, scale, zero, numbers = by_groups(weight, 4, group, symmetric=False)
+        symmetric = not config.get("zero_point", True)
+        sign = -1 if symmetric else 1  # AutoRound's symmetric scales may be negative
+        codes, scale, zero, numbers = (sign * each for each in by_groups(sign * weight, 4, group, symmetric=symmetric))
+        codes, zero = sign * codes, sign * zero
         packed = {"qweight": words(codes, 4, AWQ_ORDER).t(), "qzeros": words(zero, 4, AWQ_ORDER).t()}
         return {**packed, "scales": scale.t().half()}, numbers
 
@@ -100,6 +103,8 @@ def pack_quantized(config: dict[str, Any]) -> Quantize:
         codes, scale, zero, numbers = by_groups(weight, bits, group, symmetric=symmetric)
         stored = {"weight_packed": words(codes.t(), bits).t(), "weight_scale": scale.half()}
         stored["weight_shape"] = torch.tensor(weight.shape)
+        if config.get("format") == "int-quantized":
+            stored = {"weight": (codes - 2 ** (bits - 1)).to(torch.int8), "weight_scale": scale.half()}
         if not symmetric:
             stored["weight_zero_point"] = words(zero, bits)
         if act_order:
@@ -285,6 +290,7 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
     "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
     "w8a8": (pack_quantized, _compressed({"num_bits": 8}, num_bits=8, symmetric=True, strategy="channel")),
+    "w4a8": (pack_quantized, _compressed({"num_bits": 8}, num_bits=4, symmetric=True, **_BY_GROUP)),
     "nvfp4": (nvfp4, _fp4("nvfp4", 16, "tensor_group")),
     "nvfp4_modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
     "mxfp4": (mxfp4, _fp4("mxfp4", 32, "group")),
@@ -301,7 +307,8 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
 FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
 FORMATS["auto_round"][1]["backend"] = "auto"
 FORMATS["auto_round_zeros"][1]["packing_format"] = "auto_round"
-FORMATS["auto_round_awq"][1]["packing_format"] = "auto_round:auto_awq"
+FORMATS["auto_round_awq"][1].update(packing_format="auto_round:auto_awq", zero_point=False)
+FORMATS["w4a8"][1]["format"] = "int-quantized"
 
 
 def save_grouped(directory: Path, name: str, config: dict[str, Any] | None = None, **changes: Any) -> Any:

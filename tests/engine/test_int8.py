@@ -116,8 +116,8 @@ def test_zeros_stay_zeros_and_signs_are_alike():
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "4 bits": ({"weights": {**WEIGHTS, "num_bits": 4}}, "other than of 8 bits"),
-    "by tensor": ({"weights": {**WEIGHTS, "strategy": "tensor"}}, "a scale for each channel"),
+    "5 bits": ({"weights": {**WEIGHTS, "num_bits": 5}}, "int 4 and 8 are supported"),
+    "by tensor": ({"weights": {**WEIGHTS, "strategy": "tensor"}}, "with scales by tensor"),
     "zero points": ({"weights": {**WEIGHTS, "symmetric": False}}, "zero points"),
 }
 

@@ -1,7 +1,8 @@
 """AWQ (arXiv 2306.00978) as AutoAWQ publishes it: 4 bits with zeros, scales by groups of columns, `gemm` order.
 
 `qweight` int32 [in, out / 8], `qzeros` int32 [groups, out / 8] and `scales` [groups, out]; the eight codes of a
-word are of consecutive outputs in the order 0, 2, 4, 6, 1, 3, 5, 7.
+word are of consecutive outputs in the order 0, 2, 4, 6, 1, 3, 5, 7. Symmetric checkpoints
+(`zero_point` false, by AutoRound) have `qzeros` as well, all 8.
 """
 
 from __future__ import annotations
@@ -49,8 +50,6 @@ def awq_method(config: Fields) -> Grouped:
         raise unsupported(config, f"awq with group_size {group}; {GROUP_SIZES} and -1 are supported")
     if order != "gemm":
         raise unsupported(config, f"awq in the order {order}; gemm is supported")
-    if not config.boolean("zero_point", True):
-        raise unsupported(config, "awq without zero_point")
     return Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
 
 
@@ -58,5 +57,5 @@ SCHEME = Scheme(
     name="awq",
     readers={"awq": _awq},
     online=None,
-    supported="awq (4 bits with zero_point, gemm order, groups of 16 to 1024 or -1)",
+    supported="awq (4 bits, gemm order, groups of 16 to 1024 or -1)",
 )

@@ -1,4 +1,4 @@
-"""Weights as whole numbers of 8 bits, a scale for each output channel: `--quantization int8`, compressed-tensors' own.
+"""Weights as whole numbers of 8 bits, a scale for each output channel: `--quantization int8`, and checkpoints' own.
 
 A weight is dequantized in each product, unless kernels multiply its codes. Activations are not quantized, even if a
 checkpoint was made for activations in 8 bits; this is nearer to the original model.
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain
-from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
-from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.scheme import Scheme
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
@@ -93,21 +92,9 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scale).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8), scale
 
 
-def _group(group: Fields, weights: Fields) -> INT8:
-    """Read llm-compressor's `int-quantized` weights with a scale for each channel; activations are not quantized,
-    whatever the group says of them."""
-    kind = weights.integer("num_bits", 0, 64, default=8), weights.text("type", default="int")
-    if kind != (8, "int") or weights.text("strategy", default="?") != "channel":
-        raise unsupported(group, "compressed-tensors of integers other than of 8 bits with a scale for each channel")
-    if not weights.boolean("symmetric", True):
-        raise unsupported(group, "compressed-tensors of integers of 8 bits with zero points")
-    return INT8(online=False)
-
-
 SCHEME = Scheme(
     name="int8",
-    groups={"int-quantized": _group},
     online=INT8(online=True),
     online_head=INT8(online=True),
-    supported="int8 weights: compressed-tensors (int-quantized or naive-quantized, by channel)",
+    supported="int8 weights (--quantization int8)",
 )

@@ -40,7 +40,7 @@ def _group(group: Fields, weights: Fields) -> Grouped:
     order = weights.values.get("actorder")
     if order not in (None, False, "static", "weight", "group", True):
         raise unsupported(group, f"compressed-tensors (pack-quantized) with actorder {order!r}")
-    size = _group_size(weights)
+    size = read_group_size(weights, "pack-quantized")
     return Grouped(
         "pack-quantized",
         bits,
@@ -51,7 +51,8 @@ def _group(group: Fields, weights: Fields) -> Grouped:
     )
 
 
-def _group_size(weights: Fields) -> int | None:
+def read_group_size(weights: Fields, form: str) -> int | None:
+    """Return the number of columns that share a scale; None: all of a row. `form` is the format, for messages."""
     match weights.text("strategy", default="?"):
         case "channel":
             return None
@@ -59,9 +60,9 @@ def _group_size(weights: Fields) -> int | None:
             size = weights.integer("group_size", -1, 1 << 20)
             if size in GROUP_SIZES:
                 return size
-            raise unsupported(weights, f"compressed-tensors (pack-quantized) with group_size {size}")
+            raise unsupported(weights, f"compressed-tensors ({form}) with group_size {size}")
         case other:
-            raise unsupported(weights, f"compressed-tensors (pack-quantized) with scales by {other}")
+            raise unsupported(weights, f"compressed-tensors ({form}) with scales by {other}")
 
 
 SCHEME = Scheme(

@@ -31,6 +31,14 @@ def codes_by_columns(method: Grouped, name: str, weights: Weights, projection: P
     return CheckpointTensor(name=name, shape=(stored.total, columns.total), pieces=(piece,), types=INTEGERS)
 
 
+def codes_in_bytes(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
+    """Describe signed numbers [out, in], each in a byte of its own, whatever their bits."""
+    stored, columns = projection.stored_rows, projection.columns
+    fill = partial(_write_signed, method.bits)
+    piece = Piece(weights.weight[projection.rows], (stored.slice, columns.slice), fill, projection.order)
+    return CheckpointTensor(name=name, shape=(stored.total, columns.total), pieces=(piece,), types=("I8",))
+
+
 def codes_by_rows(
     method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...]
 ) -> CheckpointTensor:
@@ -61,11 +69,14 @@ def zeros_by_rows(
 
 
 def scales(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
-    """Describe scales [out, groups], which must be finite and not negative."""
+    """Describe scales [out, groups], which must be finite.
+
+    AutoRound's symmetric ones may be negative: -8 then stands for a group's largest number, even if that is positive.
+    """
     target, groups = cast("Tensor", weights.scale)[projection.rows], group_span(method, projection)
     tensor = plain(name, target, projection.stored_rows, groups, order=projection.order)
     (piece,) = tensor.pieces
-    checked = Piece(piece.target, piece.part, write_nonnegative, piece.order)
+    checked = Piece(piece.target, piece.part, _write_finite, piece.order)
     return CheckpointTensor(name=name, shape=tensor.shape, pieces=(checked,))
 
 
@@ -176,6 +187,15 @@ def _pack_rows(bits: int, places: tuple[int, ...], target: Tensor, rows: Rows, w
     write(target, rows, pack(_unpacked(bits, places, words), bits))
 
 
+def _write_signed(bits: int, target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Write signed numbers as codes from 0 on."""
+    half = 2 ** (bits - 1)
+    codes = values.to(torch.int16) + half
+    if bool(((codes < 0) | (codes >= 2 * half)).any()):
+        raise ValueError(f"has numbers that do not fit into {bits} bits")
+    write(target, rows, pack(codes.to(torch.uint8), bits))
+
+
 def _write_words(target: Tensor, rows: Rows, words: Tensor) -> None:
     write(target, rows, words.contiguous().view(torch.uint8))
 
@@ -184,6 +204,12 @@ def write_nonnegative(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Copy scales; ValueError unless they are finite and not negative. In 16 bits a tiny one is stored as zero."""
     if not bool(((values >= 0) & values.isfinite()).all()):
         raise ValueError("has scales that are negative or not finite")
+    write(target, rows, values)
+
+
+def _write_finite(target: Tensor, rows: Rows, values: Tensor) -> None:
+    if not bool(values.isfinite().all()):
+        raise ValueError("has scales that are not finite")
     write(target, rows, values)
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.gptq import GROUP_SIZES
-from octavo_engine.model.quantization.grouped import Grouped, pack
+from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
-from octavo_engine.model.quantization.packed import group_span, scales
+from octavo_engine.model.quantization.packed import codes_in_bytes, group_span, scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
@@ -33,12 +33,8 @@ _SIGNS = 0x88
 
 def _bytes(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
     """Yield the tensors of the format with a number in each byte: scales by row or by group, and zeros that are 0."""
-    rows, stored, order = projection.rows, projection.stored_rows, projection.order
-    name, columns = f"{projection.name}._weight", projection.columns
-    part = stored.slice, columns.slice
-    piece = Piece(weights.weight[rows], part, partial(_write_codes, method.bits), order)
-    shape = stored.total, columns.total
-    yield CheckpointTensor(name=f"{name}_qdata", shape=shape, pieces=(piece,), types=("I8",))
+    stored, name = projection.stored_rows, f"{projection.name}._weight"
+    yield codes_in_bytes(method, f"{name}_qdata", weights, projection)
     yield scales(method, f"{name}_scale", weights, projection)
     groups = group_span(method, projection)
     zeros = Piece(torch.empty(0, device="cpu"), (stored.slice, groups.slice), _check_zeros)
@@ -60,15 +56,6 @@ def _halves(method: Grouped, weights: Weights, projection: Projection) -> Iterat
     fill = partial(_write_minima, cast("Tensor", weights.scale)[rows])
     pieces = tuple(replace(piece, fill=fill) for piece in middles.pieces)
     yield replace(middles, pieces=pieces, as_columns=True, late=True)
-
-
-def _write_codes(bits: int, target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Write signed numbers as codes from 0 on."""
-    half = 2 ** (bits - 1)
-    codes = values.to(torch.int16) + half
-    if bool(((codes < 0) | (codes >= 2 * half)).any()):
-        raise ValueError(f"has numbers that do not fit into {bits} bits")
-    write(target, rows, pack(codes.to(torch.uint8), bits))
 
 
 def _write_pairs(target: Tensor, rows: Rows, values: Tensor) -> None:
