@@ -80,7 +80,7 @@ def test_no_gpu_is_reported(operator: Client, namespace: Client) -> None:
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": accelerator}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
     message = condition(service, "Progressing")["message"]
-    assert "it needs 1 example.com/npu on one node, and no node that it may use has as many in all" in message
+    assert "it needs 1 example.com/npu on one node, and no node that it may use has as many in total" in message
     assert "The scheduler: 0/1 nodes are available: 1 Insufficient example.com/npu" in message
     assert condition(service, "Degraded")["status"] == "False"
 

@@ -250,7 +250,7 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
     store.unload("sql")
     reads[2].set_result(cast("Adapter", SimpleNamespace(digest="late", rank=1)))
     ((_, outcome),) = store.loaded()
-    assert "was loaded anew, or unloaded" in str(outcome)
+    assert "was loaded again, or unloaded" in str(outcome)
     with pytest.raises(KeyError):
         store.digest_of("sql")
 

@@ -125,11 +125,14 @@ def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
                         {"env": [{"name": "A=B", "value": "x"}]},
                         {"env": [{"name": "A", "valueFrom": {"fieldRef": "x"}}]},
                         {"args": [None]},
-                        {"startupProbe": {"$patch": "replace", "exec": {"command": ["true"]}}},
                     )
                 ),
                 {"volumes": [{"name": "two", "emptyDir": {}, "secret": {}}]},
             )
+        ),
+        (
+            {"containers": [{"name": "engine", "startupProbe": {"$patch": "replace", "exec": {"command": ["true"]}}}]},
+            "changes the startupProbe to one that cannot be asked here",
         ),
         *(({"volumes": [{"name": odd, "emptyDir": {}}]}, "no volume can be called so") for odd in ("", "../x")),
         ({"containers": [{"name": "engine", "startupProbe": None}]}, "without startupProbe"),

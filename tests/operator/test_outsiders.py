@@ -100,6 +100,7 @@ def test_many_pods_that_left_their_deployment_are_one_problem_and_what_changes_l
     (problem,) = released_pods(pods, "good")
     assert f"{MANY} pods run outside" in problem.message and "(octavo.dev/track=stable)" in problem.message
     assert "mutatingadmissionpolicies" in problem.message and "spec.suspend" in problem.message
+    assert "managed-by=octavo-operator,app.kubernetes.io/instance=good" in problem.message
     assert len(released_pods(pods[1:], "good")) == MANY - 1
 
 

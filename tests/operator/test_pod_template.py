@@ -137,7 +137,7 @@ def test_the_labels_by_which_pods_are_found_stay() -> None:
 def test_a_pod_template_that_sets_a_selector_label_is_refused(label: str) -> None:
     with pytest.raises(InvalidLLMServiceError) as refused:
         parse(merged(VALID, {"spec": {"podTemplate": {"metadata": {"labels": {label: "mine"}}}}}))
-    assert "by these labels Octavo finds its pods" in str(refused.value)
+    assert "Octavo finds its pods by these labels" in str(refused.value)
     assert "spec.podTemplate.metadata.labels" in str(refused.value)
 
 

@@ -156,6 +156,9 @@ async def test_a_status_in_conflict_is_written_again_while_the_service_is_there(
     server.failures["LLMService/status"] = ApiError(409, "Conflict", "the object has been modified")
     with pytest.raises(ApiError, match="has been modified"):
         await reconciler(server).reconcile(KEY)
+    server.failures.clear()
+    await reconciler(server).reconcile(KEY)
+    assert server.service["status"]["observedGeneration"] == server.service["metadata"]["generation"]
 
 
 async def test_a_webhook_that_hangs_on_statuses_is_reported_by_an_event_within_half_a_minute() -> None:

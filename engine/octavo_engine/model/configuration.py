@@ -61,8 +61,6 @@ _CHANGES_THE_ANSWER = (
 )
 """Fields that change a model's answers whatever the family. A model with one that its family does not read is refused.
 """
-_NULL_IS_FALSE = ("mamba_conv_bias", "mamba_norm_before_gate", "moe_renormalize", "norm_topk_prob", "rope_interleave")
-"""Fields, true by default in some families, in which transformers takes null as false: a file with null is refused."""
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:
@@ -151,9 +149,6 @@ def _without_further_heads(spec: ModelSpec, fields: Fields) -> ModelSpec:
 def _read(config: dict[str, Any], path: Path) -> ModelSpec:
     family = find_family(config.get("architectures"), path)
     fields = family.fields(str(path), config)
-    for name in _NULL_IS_FALSE:
-        if name in config and config[name] is None:
-            raise fields.wrong(name, None, "is neither true nor false")
     spec = family.read(fields)
     _refuse_unread(fields, family)
     return replace(spec, stored_names=with_base_model_names(spec.stored_names, spec.names))

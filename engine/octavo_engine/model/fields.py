@@ -10,6 +10,8 @@ from typing import Any
 from octavo_engine.errors import ModelLoadError
 
 _REQUIRED: Any = object()
+_NULL_IS_FALSE = ("mamba_conv_bias", "mamba_norm_before_gate", "moe_renormalize", "norm_topk_prob", "rope_interleave")
+"""Fields in which transformers takes null as false: null is refused in families whose default is true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Fields:
     """A prefix of field names in messages, such as `rope_scaling.`."""
     read: set[str] = field(default_factory=set, compare=False, repr=False)
     """The names of the fields that were read."""
+    nulls: frozenset[str] = frozenset()
+    """The names of fields that are null in the file, and have no other value."""
 
     def integer(self, name: str, low: int, high: int, default: Any = _REQUIRED) -> int:
         """Return a whole number in [low, high]; ModelLoadError otherwise."""
@@ -49,8 +53,8 @@ class Fields:
     def boolean(self, name: str, default: bool) -> bool:
         """Return the field, true or false; ModelLoadError for any other value."""
         value = self._get(name, default)
-        if not isinstance(value, bool):
-            raise self.wrong(name, value, "is neither true nor false")
+        if not isinstance(value, bool) or (value and name in self.nulls and name in _NULL_IS_FALSE):
+            raise self.wrong(name, None if isinstance(value, bool) else value, "is neither true nor false")
         return value
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:

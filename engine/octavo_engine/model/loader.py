@@ -60,14 +60,14 @@ def load_model(
 
 
 def _log_dequantized(decoder: Decoder) -> None:
-    """Log which quantizations save memory here, but no time."""
+    """Log which quantizations of linear layers save memory here, but no time. One layer of each width is tried."""
     examples = {(linear.method.name, linear.columns.size): linear for linear in decoder.linears()}
     with torch.no_grad():
         slow = {name for (name, _), linear in examples.items() if linear.dequantizes()}
     if slow:
         log.warning(
-            "weights in %s are dequantized in each product, as there is no kernel for them on this device: this saves "
-            "memory, but takes longer than the model in 16 bits (docs/reference/quantization.md)",
+            "linear layers in %s are dequantized in each product, as there is no kernel for them on this device: this "
+            "saves memory, but usually takes longer than the model in 16 bits (docs/reference/quantization.md)",
             " and ".join(sorted(slow)),
         )
 

@@ -332,7 +332,7 @@ _TENSOR_PARALLEL = (
 
 
 _GPUS_COUNTED_ONCE = (
-    "!has(self.accelerator.resourceName) || "
+    "!has(self.accelerator.resourceName) || self.accelerator.count == 0 || "
     "(!(has(self.resources.requests) && self.accelerator.resourceName in self.resources.requests) && "
     "!(has(self.resources.limits) && self.accelerator.resourceName in self.resources.limits))"
 )
@@ -359,7 +359,11 @@ class LLMServiceSpec(SpecModel):
         Rule(
             _GPUS_COUNTED_ONCE,
             "resources must not contain accelerator.resourceName: set accelerator.count",
-            lambda spec: spec.accelerator.resource_name not in {*spec.resources.requests, *spec.resources.limits},
+            # Without accelerator.resourceName it is None, which is no name of a resource.
+            lambda spec: (
+                spec.accelerator.count == 0
+                or spec.accelerator.resource_name not in {*spec.resources.requests, *spec.resources.limits}
+            ),
         ),
     )
     model: Model = Field(description="What is served.")

@@ -18,6 +18,7 @@ SCALE_MANAGER = f"{FIELD_MANAGER}-autoscaler"
 SERVICE_LABEL = f"{GROUP}/llmservice"
 NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 """The part that a child or pod plays: engine; gateway and worker are kept for later."""
 ENGINE = "engine"
@@ -54,7 +55,7 @@ def labels(service_name: str) -> dict[str, str]:
     """Return the labels of every child of the LLMService called `service_name`."""
     return {
         NAME_LABEL: "octavo",
-        "app.kubernetes.io/instance": service_name,
+        INSTANCE_LABEL: service_name,
         MANAGED_BY_LABEL: FIELD_MANAGER,
         COMPONENT_LABEL: ENGINE,
         SERVICE_LABEL: service_name,

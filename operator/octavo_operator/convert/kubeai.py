@@ -57,7 +57,7 @@ def convert_model(document: Mapping[str, Any]) -> Draft:
 
 def _text(value: Any) -> str:
     """Return a variable's value, which may not be in quotes; none is the empty text."""
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
 
 
 def _resources(draft: Draft, profile: str) -> None:

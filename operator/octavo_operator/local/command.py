@@ -27,7 +27,7 @@ def translate(
 ) -> Command:
     """Return the process for `container`: its places become `folders` (by volume name), its port becomes `port`.
 
-    KeyError, TypeError, AttributeError or ValueError if the container has not the form of one.
+    KeyError, TypeError, AttributeError or ValueError if the container is not one that an API server takes.
     """
     here = places_of(container, folders)
 

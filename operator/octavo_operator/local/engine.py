@@ -36,10 +36,17 @@ class Probe:
     timeout: int
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Probe:
-        """Read a container's probe; KeyError, TypeError or ValueError if it is no HTTP probe with these fields."""
-        path = "/" + given["httpGet"]["path"].lstrip("/")
-        return cls(path, int(given["periodSeconds"]), int(given["failureThreshold"]), int(given["timeoutSeconds"]))
+    def of(cls, name: str, given: Mapping[str, Any]) -> Probe:
+        """Read a container's probe; LocalError if it is none that can be asked here, by HTTP and with its times."""
+        try:
+            path = "/" + given["httpGet"]["path"].lstrip("/")
+            times = [int(given[each]) for each in ("periodSeconds", "failureThreshold", "timeoutSeconds")]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise LocalError(
+                f"spec.podTemplate changes the {name} to one that cannot be asked here: this needs httpGet with a path, "
+                "periodSeconds, failureThreshold and timeoutSeconds"
+            ) from error
+        return cls(path, *times)
 
 
 class LocalEngine:

@@ -86,7 +86,7 @@ def _plan(service: LLMService, pod: Mapping[str, Any], port: int, root: Path, vo
         adapters=command(SIDECAR),
         fetch=command(FETCH),
         serve=translate(engine, port, folders, os.environ),
-        probes={name: Probe.of(engine[name]) for name in PROBES},
+        probes={name: Probe.of(name, engine[name]) for name in PROBES},
         grace_seconds=pod.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS) - PRE_STOP_SECONDS,
     )
 

@@ -23,8 +23,10 @@ def make_folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mappin
     folders = {}
     for volume in volumes:
         name = volume["name"]
-        if not is_dns_label(name) or name in folders:
-            raise LocalError(f"spec.podTemplate has two volumes called {name!r}, or no volume can be called so")
+        if not is_dns_label(name):
+            raise LocalError(f"spec.podTemplate has a volume {name!r}: no volume can be called so")
+        if name in folders:
+            raise LocalError(f"spec.podTemplate has two volumes called {name}")
         if name in given:
             folders[name] = given[name]
         elif set(volume) <= {"name", "emptyDir"} or name in _MADE_HERE:  # of no kind: an emptyDir, as in Kubernetes

@@ -90,14 +90,13 @@ class DirectScaler:
         return [found for pod in await self._cluster.list_selected(POD, namespace) if (found := engine_pod(pod))]
 
     async def _scale(self, collector: Collector, key: Key, service: LLMService) -> None:
-        named = (each for each in self._indexes.get("deployments", {}).get(key, ()) if _name_of(each) == key[1])
-        deployment = next(named, {})
-        current = int((deployment.get("spec") or {}).get("replicas") or 0)
-        if not current:  # it is not made yet, or about to start again
-            return
-        other = self._others.setdefault(key, OtherScaler())
-        other.observe(current, self._clock())
+        current = 0
         try:
+            current = self._replicas(key)
+            if not current:  # the Deployment is not made yet, or about to start again
+                return
+            other = self._others.setdefault(key, OtherScaler())
+            other.observe(current, self._clock())
             if problem := other.problem(self._clock()):
                 raise OtherScalerError(problem)
             load = await collector.load(*key)
@@ -117,6 +116,10 @@ class DirectScaler:
             logger.exception("%s/%s: cannot be scaled, by a fault of the operator", *key)
             report = _unknown("a fault of the operator, of which its log has the traceback", current)
         self._report(key, report)
+
+    def _replicas(self, key: Key) -> int:
+        named = (each for each in self._indexes.get("deployments", {}).get(key, ()) if _name_of(each) == key[1])
+        return int((next(named, {}).get("spec") or {}).get("replicas") or 0)
 
     def _report(self, key: Key, report: Object) -> None:
         if self.reports.get(key) != report:

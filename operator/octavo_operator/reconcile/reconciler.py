@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -371,4 +372,4 @@ def _problem(failure: ApiError, child: Identity | None = None) -> Problem:
 
 def _names(message: str, kind: str, name: str) -> bool:
     """Return True if the API server, or the operator, says in `message` which object it is about."""
-    return any(words in message for words in (f'"{name}"', f"{kind} {name}", f"/{name} "))
+    return re.search(rf'"{re.escape(name)}"|({kind} |/){re.escape(name)}(?![\w.-])', message) is not None

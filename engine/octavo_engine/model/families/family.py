@@ -47,7 +47,8 @@ class Family:
         }
         if "rope_scaling" in present:  # the older field for all of RoPE: no default is added to it
             defaults.pop("rope_parameters", None)
-        fields = Fields(origin, {**defaults, **present})
+        nulls = frozenset(name for name, value in config.items() if value is None)
+        fields = Fields(origin, {**defaults, **present}, nulls=nulls)
         if _contradict(present.get("rope_scaling"), present.get("rope_parameters"), fields.values.get("rope_theta")):
             raise fields.wrong("rope_scaling", present["rope_scaling"], "is not what rope_parameters says")
         return fields

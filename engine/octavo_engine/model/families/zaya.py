@@ -63,8 +63,8 @@ def _in_common_terms(fields: Fields) -> Fields:
     types = reading.layer_types(fields, set(_TYPES), lambda _: "hybrid")
     rope = fields.mapping("rope_parameters") or fields
     ropes = {_TYPES[kind]: rope.values.get(kind) for kind in _TYPES if kind in rope.values}
-    if set(types) - set(rope.values):
-        raise fields.wrong("rope_parameters", dict(rope.values), f"does not have {' and '.join(sorted(set(types)))}")
+    if missing := set(types) - set(rope.values):
+        raise fields.wrong("rope_parameters", dict(rope.values), f"does not have {' and '.join(sorted(missing))}")
     common = {"layer_types": [_TYPES[kind] for kind in types], "rope_parameters": ropes}
     return replace(fields, values={**fields.values, **common})
 

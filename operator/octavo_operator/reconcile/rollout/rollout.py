@@ -2,8 +2,8 @@
 
 All state is in the cluster. A surge pod starts before the pod that it replaces ends. Where there is no GPU, quota or
 volume for both, it would wait forever for what the old pod holds. Strategy Auto then continues in place: it stops old
-pods first, but only where that surely helps, since it would otherwise end serving pods for nothing. The
-strategy is not part of the pod template, so this begins no new rollout; once it has ended the Deployment surges again.
+pods first, but only where that surely helps, since it would otherwise end serving pods for nothing. The strategy is not
+part of the pod template, so this begins no new rollout; once it has ended the Deployment surges again.
 """
 
 from __future__ import annotations

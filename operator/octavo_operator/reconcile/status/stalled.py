@@ -67,7 +67,7 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
         return facts.late
     if facts.unobserved:
         return facts.unobserved
-    # a pod that fails has a problem of its own
+    # A pod that fails has a problem of its own.
     blocked = result.rollout.blocked and result.rollout.problem.reason != Reason.NEW_POD_FAILS
     if blocked:  # perhaps it continues in place, at a known time, or the new pod only starts late
         lasts = result.rollout.again is None and not _has_just_begun(facts, now)

@@ -18,6 +18,7 @@ from octavo_operator.api.names import (
     COMPONENT_LABEL,
     ENGINE,
     FIELD_MANAGER,
+    INSTANCE_LABEL,
     MANAGED_BY_LABEL,
     SERVICE_LABEL,
     TRACK_LABEL,
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 INTERVAL_SECONDS = 20.0
 FIRST_SECONDS = 5.0
 """The time for which passes wait for the first look at their namespace."""
-_INSTANCE_LABEL = "app.kubernetes.io/instance"
 _SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 _OWN_MANAGER = "endpointslice-controller.k8s.io"
 _BUDGET = BY_NAME["PodDisruptionBudget"]
@@ -231,7 +231,7 @@ def foreign_pod(metadata: Mapping[str, Any], service: str) -> Problem | None:
 def _service_of(metadata: Mapping[str, Any]) -> str:
     """Return the LLMService that a pod was made for, by a label that is left; empty: it has neither."""
     labels = metadata.get("labels") or {}
-    return str(labels.get(_INSTANCE_LABEL) or labels.get(SERVICE_LABEL) or "")
+    return str(labels.get(INSTANCE_LABEL) or labels.get(SERVICE_LABEL) or "")
 
 
 def _manager(metadata: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.api.names import selector
+from octavo_operator.api.names import FIELD_MANAGER, INSTANCE_LABEL, MANAGED_BY_LABEL, selector
 from octavo_operator.reconcile.problem import Problem
 
 MANY = 4
@@ -35,7 +35,8 @@ def released_pods(pods: Sequence[Mapping[str, Any]], service: str) -> list[Probl
             f"as where an admission policy or webhook changes the labels of new pods ({', '.join(lost)}): kubectl get "
             "mutatingwebhookconfigurations (and mutatingadmissionpolicies, where the cluster has these); set "
             "spec.suspend to true until it leaves the labels alone; the pods keep their GPUs and memory until they are "
-            f"deleted: kubectl delete pods --selector app.kubernetes.io/instance={service}",
+            "deleted, those that still serve as well: kubectl delete pods --selector "
+            f"{MANAGED_BY_LABEL}={FIELD_MANAGER},{INSTANCE_LABEL}={service}",
         )
     ]
 

@@ -13,9 +13,9 @@ from octavo_engine.server.connections.connection import abort_connection
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches.storage import Owned, Storage
 
-READ_SECONDS, LEAST_RATE = 600.0, 64 << 10
-"""The time in which a file must have been read: ten minutes, and a second more for each 64 KiB. A client that reads a
-few kilobytes a second would otherwise keep one of the few places for a day."""
+READ_SECONDS, LEAST_RATE, MOST_SECONDS = 600.0, 64 << 10, 4200.0
+"""The time in which a file must have been read: ten minutes, and a second more for each 64 KiB, but at most 70 minutes.
+A client that reads a few kilobytes a second would otherwise keep one of the few places for a day."""
 
 
 class FileContent(FileResponse):
@@ -30,7 +30,7 @@ class FileContent(FileResponse):
         size = self.stat_result.st_size if self.stat_result is not None else 0
         with self._storage.transfer(self._owner):
             try:
-                async with asyncio.timeout(READ_SECONDS + size / LEAST_RATE):
+                async with asyncio.timeout(min(READ_SECONDS + size / LEAST_RATE, MOST_SECONDS)):
                     await super().__call__(scope, receive, send)
             except TimeoutError:
                 abort_connection(scope)
