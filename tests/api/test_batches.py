@@ -560,6 +560,9 @@ def test_lists_count_until_they_are_read_and_files_of_batches_count_among_a_keys
     monkeypatch.setattr(storage, "MAX_FILES", 2)
     with pytest.raises(openai.RateLimitError, match="2 files, those that batches have written included"):
         client.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+    with pytest.raises(openai.RateLimitError) as full:
+        client.files.create(file=("a", line("a")), purpose="batch")
+    assert full.value.code == "too_many_files"
     client.files.delete(batch.error_file_id)
     client.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
 

@@ -246,6 +246,7 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
         await operator.reconcile(KEY)
         made += "Service" in server.live
     assert made == 3
+    assert server.reason("Degraded") == "FieldConflict"
     assert "keeps being deleted by another client. It is created again" in server.condition("Degraded")["message"]
 
 

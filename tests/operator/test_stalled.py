@@ -136,6 +136,15 @@ def test_a_pod_without_a_scheduler_says_which_one_is_meant(scheduler: str, words
     assert all(each.reason is not Reason.NO_SCHEDULER for each in fresh.conditions)
 
 
+def test_a_pod_that_its_node_cannot_start_says_where_to_look() -> None:
+    status = seen({**not_started("2026-01-01T00:00:10Z"), "spec": {"nodeName": "n1"}})
+    ready = condition(status, ConditionType.READY)
+    assert (ready.status, ready.reason) == ("False", Reason.NO_SANDBOX)
+    assert "node n1 has not started pod good-1" in ready.message and "kubectl describe pod good-1" in ready.message
+    fresh = seen(not_started("2026-01-01T00:00:35Z"))
+    assert all(each.reason is not Reason.NO_SANDBOX for each in fresh.conditions)
+
+
 def test_a_pod_of_an_old_revision_stalls_nothing() -> None:
     old, new = pod("a", container=crashed(9)), pod("b", container=RUNNING, revision="r2")
     new["metadata"]["creationTimestamp"] = LATER

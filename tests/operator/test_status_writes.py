@@ -124,13 +124,16 @@ async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_t
     assert server.service["status"]["readyReplicas"] == 0
 
 
-async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crd_that_is_older_than_the_operator_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Server-side apply refuses a status with a field that the CRD does not have, as a whole."""
     server = Server()
     server.not_in_crd = {"desiredReplicas", "loading"}
     operator = await settled(server)
     assert "Deployment" in server.live
     assert server.service["status"].keys().isdisjoint(server.not_in_crd)
+    assert all(f"the CRD has no field status.{field}: " in caplog.text for field in server.not_in_crd)
     assert server.reason("Degraded") == "AsExpected"
     await operator.reconcile(KEY)
     assert server.writes == []
