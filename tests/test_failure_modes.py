@@ -238,7 +238,7 @@ SHOWN: dict[str, dict[str, str]] = {
             test_last_words_are_the_engines_own_sentence_where_it_left_one operator/test_rollout.py
             test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back cluster/test_llmservice_life.py
             test_an_engine_that_cannot_start_says_why""",
-        "nodes refuse or evict one pod after the other: the cache exceeds `spec.cache.size`, the node's disk or "
+        "nodes refuse or evict one pod after another: the cache exceeds `spec.cache.size`, the node's disk or "
         "memory is full, a device is broken (`UnexpectedAdmissionError`, `OutOf…`)":
         """operator/test_stalled.py test_pods_that_fail_one_after_the_other_are_stalled
             test_a_pod_that_failed_once_is_no_fault test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked""",

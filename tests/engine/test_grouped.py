@@ -53,7 +53,9 @@ def test_products_without_a_kernel_are_logged(tmp_path: Path, caplog: pytest.Log
         caplog.clear()
         load(tmp_path / name, dtype=torch.bfloat16)
         logged[name] = caplog.messages
-    assert [message.split(",")[0] for message in logged["nf4"]] == ["linear layers in nf4 are dequantized in each product"]
+    assert [message.split(",")[0] for message in logged["nf4"]] == [
+        "linear layers in nf4 are dequantized in each product"
+    ]
     assert logged["awq"] == []
 
 

@@ -215,7 +215,8 @@ BAD = [
         Bad(
             f"MIG slices in resources.{which}",
             spec(
-                accelerator={"resourceName": "nvidia.com/mig-1g.5gb"}, resources={which: {"nvidia.com/mig-1g.5gb": 2}}
+                accelerator={"count": 1, "resourceName": "nvidia.com/mig-1g.5gb"},
+                resources={which: {"nvidia.com/mig-1g.5gb": 2}},
             ),
             "spec",
             "resources must not contain accelerator.resourceName",

@@ -43,7 +43,7 @@ class Probe:
             times = [int(given[each]) for each in ("periodSeconds", "failureThreshold", "timeoutSeconds")]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise LocalError(
-                f"spec.podTemplate changes the {name} to one that cannot be asked here: this needs httpGet with a path, "
+                f"spec.podTemplate changes the {name} to one that cannot be asked here: it needs httpGet with a path, "
                 "periodSeconds, failureThreshold and timeoutSeconds"
             ) from error
         return cls(path, *times)
