@@ -111,7 +111,7 @@ class CPUKernels:
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None, *, silu: bool = False
     ) -> Tensor:
-        """Return x [T, in] weight [out, in]^T + bias + addend [T, out], all bfloat16, contiguous; `in` is even.
+        """Return x [T, in] weight [out, in]^T + bias + addend [T, out], all bfloat16; `in` is even.
 
         With `silu` the weight is that of a gate and what it gates, [2 * out, in], and the result silu(gate) * other.
         Sums are float32 and rounded once, at the very end.
@@ -132,6 +132,7 @@ class CPUKernels:
         tokens, inner = x.shape
         if not tokens:  # the C code reads at least one
             return
+        x = x.contiguous()  # the C code steps over tokens by `inner`; a mixer may give a slice
         packed = x.new_empty(packed_words(tokens, inner), dtype=torch.int32)
         self.library.linear(
             x.data_ptr(),
@@ -156,7 +157,7 @@ class CPUKernels:
         *,
         out: torch.dtype | None = None,
     ) -> Tensor:
-        """Return x [T, in] weight [out, in]^T + bias + addend [T, out], contiguous and of one type.
+        """Return x [T, in] weight [out, in]^T + bias + addend [T, out], all of one type.
 
         The weight is `known_to_kernels`. Sums are float32 and rounded once, to `out` if given, else to x's type.
         Products are exact; with an interleaved weight inputs are rounded before to whole numbers of 8 bits, 32 of which
@@ -166,6 +167,7 @@ class CPUKernels:
         output = x.new_empty(tokens, weight.rows, dtype=out)
         if not tokens:  # the C code reads at least one
             return output
+        x = x.contiguous()  # as in `_linear`
         scratch = x.new_empty(self.library.coded_scratch(tokens, weight.columns), dtype=torch.uint8)
         self.library.coded_linear(
             ctypes.byref(weight.structure),

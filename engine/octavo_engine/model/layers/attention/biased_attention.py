@@ -12,7 +12,7 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.linear import Linear
@@ -50,11 +50,6 @@ class BiasedAttention(CachedAttention):
         method = options.method(layer, "output")
         self.output = Linear(query, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
         self.variant = AttentionVariant(spec.scale)
-
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.qkv.input_scaling
 
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext

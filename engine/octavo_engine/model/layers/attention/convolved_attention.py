@@ -12,7 +12,7 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, joined, plain, unsharded
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.embeddings.rope import head_order
@@ -64,11 +64,6 @@ class ConvolvedAttention(CachedAttention):
     def _memory(self, *shape: int) -> nn.Parameter:
         """Return a parameter in the model's dtype."""
         return parameter(*shape, dtype=self.options.dtype, device=self.options.device)
-
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.qkv.input_scaling
 
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext

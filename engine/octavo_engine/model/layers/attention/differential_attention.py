@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.linear import Linear
@@ -51,11 +51,6 @@ class DifferentialAttention(CachedAttention):
         self.output = Linear(pairs, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
         self.shares = parameter(len(_SHARES), spec.size, dtype=options.dtype, device=options.device)
         self.variant = AttentionVariant(spec.scale)
-
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.qkv.input_scaling
 
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext

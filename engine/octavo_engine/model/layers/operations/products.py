@@ -65,7 +65,7 @@ def kernel_product(kernels: CPUKernels) -> Product:
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         if x.dtype != torch.bfloat16 or x.shape[-1] % 2:
             return torch_product(x, weight, bias, addend)
-        return kernels.linear(x.contiguous(), weight, bias, addend)
+        return kernels.linear(x, weight, bias, addend)
 
     return product
 
@@ -92,7 +92,7 @@ def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Pr
             return None
         if not multiplies_codes(features, len(x), interleaved=weight.interleaved):
             return product(x, kernels.dequantize(weight, x.dtype), bias, addend)
-        return kernels.coded_linear(x.contiguous(), weight, bias, addend)
+        return kernels.coded_linear(x, weight, bias, addend)
 
     return coded
 
@@ -106,7 +106,7 @@ def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedP
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
         few = most_tokens is None or len(x) <= most_tokens
         known = few and activation == "silu" and x.dtype == torch.bfloat16
-        return kernels.linear(x.contiguous(), weight, bias, silu=True) if known else None
+        return kernels.linear(x, weight, bias, silu=True) if known else None
 
     return product
 
@@ -120,7 +120,7 @@ def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
     def product(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         if x.dtype != torch.bfloat16:
             return torch_logits(x, weight, out)
-        logits = kernels.logits(x.contiguous(), weight)
+        logits = kernels.logits(x, weight)
         return logits if out is None else out.copy_(logits)
 
     return product
@@ -141,7 +141,7 @@ class CodedVocabulary:
 
         With interleaved codes x is rounded to 8 bits, as for linear layers.
         """
-        logits = self._kernels.coded_linear(x.contiguous(), weight, out=torch.float32)
+        logits = self._kernels.coded_linear(x, weight, out=torch.float32)
         return logits if out is None else out.copy_(logits)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
@@ -13,7 +15,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 
 
-class RecurrentMixer(nn.Module):
+class RecurrentMixer(nn.Module, ABC):
     """A mixer that keeps one state of each sequence instead of its tokens.
 
     A subclass makes the linear layers `input` and `output`, and computes in `mix` what is between them.
@@ -42,10 +44,10 @@ class RecurrentMixer(nn.Module):
         state_tensors, step = attention.state(self.layer)
         return self.output.add_to(residual, self.mix(self.input(x), state_tensors, step))
 
+    @abstractmethod
     def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
         """Return the tokens' input of `output`, from what `input` has projected them to, [T, sum of its parts].
 
         `state_tensors` [slots, size] are all sequences' states, in the order of the KV group's specs; the mixer reads
         and writes the slots of this `step`.
         """
-        raise NotImplementedError
