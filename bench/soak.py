@@ -6,11 +6,11 @@ Each request without a complete answer is reported with its time, what the clien
 what the server logged meanwhile (bench/soak_losses.py).
 A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
 often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory of
-each process, file handles, threads and series of one server have to stay flat: slopes are fitted to their least values
-of each minute, since an attack may hold hundreds of connections for a moment. The first minutes of a server's life are
-not judged, because caches fill and each kind of attack happens for the first time; the page says which minutes of
-which server are judged. With `--one-server` no engine is ended: each attack runs once as a warm-up, and then a single
-server has to stay flat for all the minutes.
+each process (its RSS), the memory of all without pages of files (bench/process_memory.py), file handles, threads and
+series of one server have to stay flat: slopes are fitted to their least values of each minute, since an attack may hold
+hundreds of connections for a moment. The first minutes of a server's life are not judged, because caches fill and each
+kind of attack happens for the first time; the page says which minutes of which server are judged. With `--one-server`
+no engine is ended: each attack runs once as a warm-up, and then a single server has to stay flat for all the minutes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import uvloop
 
 from bench.hostile.attacks import ATTACKS
 from bench.hostile.several_keys import KEYS
+from bench.process_memory import anonymous_mib
 from bench.report import save
 from bench.server import Serving, octavo
 from bench.soak_losses import Client, Loss, LossRecorder, losses_page
@@ -232,7 +233,7 @@ class Soak:
                     "engine MiB": _mib([serving.engine]),
                     "HTTP MiB": _mib([serving.http]),
                     "text workers MiB": _mib(text_workers(serving.http)),
-                    "PSS MiB": sum(each.memory_full_info().pss for each in processes) / (1 << 20),
+                    "anonymous MiB": anonymous_mib(processes),
                     "file handles": sum(each.num_fds() for each in processes),
                     "threads": sum(each.num_threads() for each in processes),
                     "series": await asyncio.to_thread(serving.num_series),
@@ -258,7 +259,7 @@ _MOST_GROWTH = {
     "engine MiB": 1.0,
     "HTTP MiB": 1.0,
     "text workers MiB": 1.0,
-    "PSS MiB": 1.0,
+    "anonymous MiB": 1.0,
     "file handles": 0.5,
     "threads": 0.2,
     "series": 1.0,

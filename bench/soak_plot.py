@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 _PANELS = (
-    ("MiB", ("engine MiB", "HTTP MiB", "text workers MiB", "PSS MiB")),
+    ("MiB", ("engine MiB", "HTTP MiB", "text workers MiB", "anonymous MiB")),
     ("file handles", ("file handles",)),
     ("threads, series", ("threads", "series")),
 )
