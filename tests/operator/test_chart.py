@@ -47,6 +47,23 @@ def template(*arguments: str, chart: Path = CHART, release: str = "octavo", name
     return [found for found in yaml.safe_load_all(helm(*to, *arguments)) if found]
 
 
+def chart_with_notes(folder: Path) -> Path:
+    """A copy of the chart in `folder` that renders NOTES.txt as an object: `helm template` does not show it."""
+    if not (chart := folder / "octavo").exists():
+        shutil.copytree(CHART, chart)
+        (chart / "templates" / "NOTES.txt").rename(chart / "notes")
+        (chart / "templates" / "notes.yaml").write_text(
+            'kind: Notes\nmetadata: {name: n}\nnotes: {{ tpl (.Files.Get "notes") . | toJson }}\n'
+        )
+    return chart
+
+
+def notes_of(objects: list[Object]) -> str:
+    """The text of NOTES.txt among the objects of such a copy."""
+    (found,) = [each for each in objects if each["kind"] == "Notes"]
+    return str(found["notes"])
+
+
 def optional_values(schema: Object, given: Any, whole: bool) -> Object:
     """`null` for each value that the schema does not demand: for `whole` sections, or for the values in them."""
     found: Object = {}
@@ -68,9 +85,10 @@ def test_a_value_that_is_not_there_counts_as_its_default(whole: bool, tmp_path: 
     missing = optional_values(schema, yaml.safe_load((CHART / "values.yaml").read_text()), whole)
     assert missing["operator"]["serviceAccount"] == (None if whole else {"name": None, "annotations": None})
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(missing))
-    made = template("--values", str(tmp_path / "values.yaml"))
+    made = template("--values", str(tmp_path / "values.yaml"), chart=chart_with_notes(tmp_path))
     accounts = {each["metadata"]["name"] for each in made if each["kind"] == "ServiceAccount"}
     assert accounts == {"octavo-operator", "octavo-operator-metrics", "octavo-operator-test"}
+    assert "engine.networkPolicy.enabled=true" in notes_of(made)
 
 
 def api_services(objects: list[Object]) -> list[Object]:
@@ -402,15 +420,8 @@ def test_the_notes_say_why_there_is_no_monitor(settings: tuple[str, ...], words:
 
 
 def notes(folder: Path, *settings: str) -> str:
-    """What helm shows, and only when it installs: so it is rendered as a file of a copy in `folder`."""
-    if not (chart := folder / "octavo").exists():
-        shutil.copytree(CHART, chart)
-        (chart / "templates" / "NOTES.txt").rename(chart / "notes")
-        (chart / "templates" / "notes.yaml").write_text(
-            'kind: Notes\nmetadata: {name: n}\nnotes: {{ tpl (.Files.Get "notes") . | toJson }}\n'
-        )
-    (found,) = [each for each in template(*settings, chart=chart) if each["kind"] == "Notes"]
-    return str(found["notes"])
+    """What helm shows after an installation with these settings."""
+    return notes_of(template(*settings, chart=chart_with_notes(folder)))
 
 
 def test_the_notes_say_nothing_twice_and_after_an_upgrade_not_how_to_begin(tmp_path: Path) -> None:
