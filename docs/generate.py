@@ -29,7 +29,8 @@ def engine_flags() -> str:
         _HEAD + "# Engine settings\n",
         "You can give each setting as a flag of `octavo-engine serve`, as an environment variable `OCTAVO_<NAME>`\n"
         "(in capitals, with `_` for `-`), or as a key in the YAML file that `--config` names. A flag overrides the\n"
-        "variable, and the variable overrides the file. Sizes take units, such as `2GiB`.\n",
+        "variable, and the variable overrides the file. Sizes take units, such as `2GiB`. A variable `OCTAVO_…` that\n"
+        "is no setting has no effect, and a warning at the start names it.\n",
     ]
     for title, config in (("Engine", EngineConfig), ("Server", ServerConfig)):
         lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]

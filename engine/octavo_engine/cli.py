@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from octavo_client import bench, chat, compare, top
+from octavo_client.api import KEY_VARIABLE
 from octavo_client.argument_types import whole_number_within
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.config.setting import default_of, flag_name, settings_of
-from octavo_engine.config.sources import read_engine_config, read_server_config
+from octavo_engine.config.sources import read_engine_config, read_server_config, unknown_variables
 from octavo_engine.errors import ConfigurationError, OctavoError
 from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
 from octavo_engine.imports import lasting_imports
@@ -183,6 +184,17 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
         group.add_argument(f"--{flag_name(field.name)}", **kwargs)
 
 
+def _warn_of_unknown_variables(command: str) -> None:
+    """Write a warning about each `OCTAVO_…` variable without effect: a misspelled name would be ignored silently.
+
+    The clients' OCTAVO_API_KEY is one of these for `serve`, which it does not protect.
+    """
+    for name, nearest in unknown_variables(os.environ):
+        if name != KEY_VARIABLE or command == "serve":
+            hint = f"; did you mean {nearest}?" if nearest else ""
+            sys.stderr.write(f"octavo-engine: warning: {name} has no effect on {command}{hint}\n")
+
+
 def _serve(args: argparse.Namespace) -> int:
     with ended_quietly():
         with lasting_imports():
@@ -275,6 +287,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if unknown:
         chosen = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices[args.command]
         chosen.suggest(unknown)
+    if "config" in args:  # a command with settings
+        _warn_of_unknown_variables(args.command)
     try:
         return _COMMANDS[args.command](args)
     except (OctavoError, ClientError) as error:

@@ -181,6 +181,28 @@ def test_a_wrong_value_is_looked_for_where_it_was_set(
     assert code == 2 and "OCTAVO_MAX_NUM_SEQS is set: --max-num-seqs: 0 is below the smallest" in line
 
 
+def test_a_variable_that_is_not_a_setting_is_warned_of_but_not_those_of_a_service(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SEED", "MAX_NUM_SEQ", "FOO", "API_KEY", "OPERATOR_SERVICE_HOST", "OPERATOR_PORT_443_TCP_ADDR"):
+        monkeypatch.setenv(f"OCTAVO_{name}", "1")
+    for command in ("plan", "serve", "doctor"):
+        monkeypatch.setitem(cli._COMMANDS, command, lambda args: 0)  # type: ignore[call-overload]
+
+    def warnings(*arguments: str) -> list[str]:
+        assert cli.main(arguments) == 0
+        return [line.removeprefix("octavo-engine: warning: ") for line in capsys.readouterr().err.splitlines()]
+
+    assert warnings("plan", "smollm2") == [
+        "OCTAVO_MAX_NUM_SEQ has no effect on plan; did you mean OCTAVO_MAX_NUM_SEQS?",
+        "OCTAVO_FOO has no effect on plan",
+    ]
+    assert warnings("serve", "smollm2")[2:] == [
+        "OCTAVO_API_KEY has no effect on serve; did you mean OCTAVO_API_KEY_FILE?"
+    ]
+    assert warnings("doctor") == []  # a command without settings
+
+
 def test_generate_looks_at_its_input_before_it_imports_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "octavo_engine.generate", None)  # an import of it fails
     assert cli.main(["generate", "m", "--input", "/none", "--output", "x"]) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from octavo_engine.config.server import ServerConfig
 from octavo_engine.config.setting import Setting, flag_name, settings_of
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.yaml_file import load_yaml
+
+_PREFIX = "OCTAVO_"
 
 
 def read_engine_config(args: argparse.Namespace, environ: Mapping[str, str]) -> EngineConfig:
@@ -25,6 +27,24 @@ def read_engine_config(args: argparse.Namespace, environ: Mapping[str, str]) -> 
 def read_server_config(args: argparse.Namespace, environ: Mapping[str, str]) -> ServerConfig:
     """Return the HTTP process's configuration from flags, environment and file."""
     return ServerConfig(**read_settings(ServerConfig, vars(args), environ, _read_file(args.config)))
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each `OCTAVO_…` variable that is not a setting's, and the nearest one that is; "" if none is near.
+
+    The variables that Kubernetes sets for a Service are omitted. They all begin with the Service's name, such as
+    OCTAVO_OPERATOR_SERVICE_HOST.
+    """
+    known = [f.name.upper() for config in (EngineConfig, ServerConfig) for f, _ in settings_of(config)]
+    services = tuple(name.removesuffix("SERVICE_HOST") for name in environ if name.endswith("_SERVICE_HOST"))
+    for variable in environ:
+        name = variable.removeprefix(_PREFIX)
+        if name not in {variable, *known} and not variable.startswith(services):
+            yield variable, "".join(_variable(close) for close in difflib.get_close_matches(name, known, 1))
+
+
+def _variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
 
 
 def _read_file(path: Path | None) -> Mapping[str, Any]:
@@ -56,7 +76,7 @@ def read_settings(
     values: dict[str, Any] = {}
     from_file = {str(key).replace("-", "_"): value for key, value in file.items()}
     for f, known in settings_of(config):
-        name, variable, source = flag_name(f.name), f"OCTAVO_{f.name.upper()}", ""
+        name, variable, source = flag_name(f.name), _variable(f.name), ""
         if flags.get(f.name) is not None:
             raw = flags[f.name]
         elif variable in environ:
