@@ -12,6 +12,7 @@ from octavo_operator.reconcile.kinds import LLMSERVICE
 from tests.operator.api_server import AUTOSCALED, KEY, Server, owners, reconciler
 from tests.operator.bad_llmservices import GONE
 
+OURS = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "good", "uid": "u8", "controller": True}
 OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "other", "uid": "u9", "controller": True}
 
 
@@ -20,8 +21,12 @@ OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "oth
     [
         ([], "is not this LLMService's; rename the LLMService, or delete that object"),
         ([OTHER], "is not this LLMService's but that of LLMService other; rename the LLMService, or delete its owner"),
+        (
+            [OURS],
+            "but that of Deployment good; kubectl delete service good, and it is created again as this LLMService's",
+        ),
     ],
-    ids=["no owner", "another LLMService"],
+    ids=["no owner", "another LLMService", "its own Deployment"],
 )
 async def test_the_owner_of_a_taken_name_is_reported(owners: list[dict[str, Any]], words: str) -> None:
     server = Server()

@@ -10,7 +10,8 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
 from octavo_operator.reconcile.apply.dependence import Identity
 from octavo_operator.reconcile.apply.left_over import is_of_a_namesake
-from octavo_operator.reconcile.observation.observe import FOREGROUND, belongs_to, is_going
+from octavo_operator.reconcile.kinds import BY_NAME, CHILDREN, OPTIONAL
+from octavo_operator.reconcile.observation.observe import FOREGROUND, belongs_to, child_names, is_going
 
 
 class NameTakenError(ApiError):
@@ -21,17 +22,25 @@ class NameTakenError(ApiError):
 
     longest_pause = 15.0
 
-    def __init__(self, identity: Identity, live: Mapping[str, Any]) -> None:
+    def __init__(self, identity: Identity, live: Mapping[str, Any], service: str) -> None:
         kind, name = identity
         owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
         whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
         help_ = "rename the LLMService, or delete " + ("its owner" if owners else "that object")
+        if any(_is_child(each, service) for each in owners):  # to delete that one would end what serves
+            help_ = f"kubectl delete {kind.lower()} {name}, and it is created again as this LLMService's"
         super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
 
     @property
     def transient(self) -> bool:
         """Return False: only a person can resolve the error."""
         return False
+
+
+def _is_child(owner: Mapping[str, Any], service: str) -> bool:
+    """Return True if an owner has the kind and the name of a child, as where another client changed the owner."""
+    kind = BY_NAME.get(owner["kind"])
+    return kind in (*CHILDREN, *OPTIONAL) and owner["name"] in child_names(kind, service)
 
 
 class InTheWayError(ApiError):
@@ -46,7 +55,7 @@ def refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], servi
     metadata, uid = live["metadata"], service.metadata.uid or ""
     ours = belongs_to(live, service.name, uid)
     if not ours and not is_of_a_namesake(live, service.name):
-        raise NameTakenError(identity, live)
+        raise NameTakenError(identity, live, service.name)
     if not ours and not is_going(live):
         what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
         raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
