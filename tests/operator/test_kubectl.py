@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
 from octavo_operator.help_examples import KUBECTL_EXAMPLES, OPERATOR_EXAMPLES
 from octavo_operator.kubectl import cli
+from octavo_operator.kubectl.client import Kubectl, KubectlError
+from octavo_operator.kubectl.forward import forwarded
 from octavo_operator.kubectl.run import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
 from octavo_operator.kubectl.why import Facts, obstacles, report
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.status.summarize import Result, summarize
+from tests.cluster.waiting import wait_until
 from tests.operator.bad_llmservices import VALID, merged
 
 NOW = "2026-01-01T00:00:00Z"
@@ -369,6 +373,26 @@ def test_chat_talks_through_a_forwarded_port_if_a_replica_is_ready(
         assert cli.main(["chat", "good", *flags]) == 7
         assert (cluster / "chat").read_text() == f"chat {passed}http://127.0.0.1:1234/v1\n"
     assert calls(cluster)[-1] == "port-forward service/good :80 --address=127.0.0.1"
+
+
+def test_a_forwarded_port_outlives_any_number_of_connections(cluster: Path) -> None:
+    """kubectl writes a line for each; a pipe takes 64 KiB."""
+    (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
+    forwards = f"""#!/bin/sh
+    [ "$1" = get ] && exec cat {cluster}/services.json
+    echo "Forwarding from 127.0.0.1:1234 -> 8000"
+    head -c 200000 /dev/zero | tr "\\0" "\\n"
+    touch {cluster}/written
+    exec sleep 60
+    """
+    (cluster / "kubectl").write_text(textwrap.dedent(forwards))
+    with forwarded(Kubectl(), "good") as url:
+        assert url == "http://127.0.0.1:1234/v1"
+        wait_until((cluster / "written").exists, timeout=60, describe="kubectl has written all lines", every=0.01)
+    refuses = '[ "$1" = get ] && exec cat ' + f'{cluster}/services.json; echo "error: unable to forward port" >&2'
+    (cluster / "kubectl").write_text(f"#!/bin/sh\n{refuses}\nexit 1\n")
+    with pytest.raises(KubectlError, match=r"^error: unable to forward port$"), forwarded(Kubectl(), "good"):
+        pass
 
 
 def test_chat_gets_its_key_from_a_secret_and_not_in_its_command(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from octavo_operator.kubectl.client import Kubectl, KubectlError
@@ -18,13 +20,26 @@ def forwarded(kubectl: Kubectl, service: str) -> Iterator[str]:
 
     kubectl forwards all connections to one pod, and ends when that pod does.
     """
-    port = kubectl.get("services", service)["spec"]["ports"][0]["port"]
-    command = kubectl.command("port-forward", f"service/{service}", f":{port}", "--address=127.0.0.1")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    service_port = kubectl.get("services", service)["spec"]["ports"][0]["port"]
+    command = kubectl.command("port-forward", f"service/{service}", f":{service_port}", "--address=127.0.0.1")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines = process.stdout or iter(())
+        reader = threading.Thread(target=deque, args=(lines, 0))
         try:
-            assigned = _FORWARDING.match(process.stdout.readline() if process.stdout else "")
-            if assigned is None:
-                raise KubectlError(process.stderr.read().strip() if process.stderr else "port-forward failed")
-            yield f"http://127.0.0.1:{assigned[1]}/v1"
+            port = _assigned_port(lines)
+            reader.start()  # kubectl writes a line for each connection, and stops when a pipe that is not read is full
+            yield f"http://127.0.0.1:{port}/v1"
         finally:
             process.terminate()
+            if reader.ident is not None:
+                reader.join()
+
+
+def _assigned_port(lines: Iterable[str]) -> str:
+    """Return the port that kubectl forwards; KubectlError, with what it said, if it ends before it names one."""
+    said = []
+    for line in lines:
+        if assigned := _FORWARDING.match(line):
+            return assigned[1]
+        said.append(line)
+    raise KubectlError("".join(said).strip() or "kubectl port-forward ended without a word")
