@@ -178,6 +178,22 @@ async def test_namespaces_without_questions_are_forgotten() -> None:
         await world.collector.services(f"nobody-{number}")
         world.pods = kept
     assert len(world.collector._namespaces) <= 2
+
+
+async def test_namespaces_without_pods_cost_few_api_requests_however_many_are_asked_about() -> None:
+    world = World(pod())
+    await world.load()
+    world.pods, kept = [], world.pods
+    with pytest.raises(NoAnswerError, match="more than 100 such namespaces a second"):
+        for number in range(1000):
+            await world.collector.services(f"nobody-{number}")
+    assert world.lists <= 2 + collecting.UNKNOWN_A_SECOND
+    world.pods = kept
+    world.now += collecting.LIST_SECONDS + 1
+    world.collector._unknown.note(None)  # a namespace whose pods are known is none of them
+    lists = world.lists
+    assert await world.load() == Load(1, 2)
+    assert world.lists == lists + 1
     for number in range(3):
         await world.collector.services(f"some-{number}")
     world.now += collecting.KEEP_SECONDS + 1

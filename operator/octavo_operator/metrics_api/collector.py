@@ -16,6 +16,7 @@ from functools import reduce
 
 from octavo_operator.metrics_api.load import Load
 from octavo_operator.metrics_api.pods import EnginePod
+from octavo_operator.reconcile.pace import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ STALE_SECONDS = 30.0
 BUSY_SECONDS = 300.0  # a pod that fell silent with requests has them for so long; by then it answers or was restarted
 KEEP_SECONDS = 60.0  # a namespace without requests is forgotten after this time; HPA and KEDA ask twice as often
 LIST_SECONDS = 1.0  # a new pod takes requests at once: as long as it is not known, the load looks smaller than it is
+UNKNOWN_A_SECOND = 100  # of namespaces in which no pod is known, as a client may name any; each costs an API request
 
 ListPods = Callable[[str], Awaitable[Sequence[EnginePod]]]
 """The pods of all LLMServices in a namespace."""
@@ -81,9 +83,10 @@ class Collector:
         self._scrape = scrape
         self._clock = clock
         self._namespaces: dict[str, _Namespace] = {}
+        self._unknown = Pace[None](UNKNOWN_A_SECOND, 1 / UNKNOWN_A_SECOND, clock)
 
     async def services(self, namespace: str) -> list[str]:
-        """Return the LLMServices of the namespace that have pods."""
+        """Return the LLMServices of the namespace that have pods; NoAnswerError if it is not looked at now."""
         return sorted({pod.service for pod in (await self._listed(namespace)).pods})
 
     async def load(self, namespace: str, name: str) -> Load:
@@ -102,11 +105,22 @@ class Collector:
         known = self._known(namespace)
         async with known.lock:
             if self._clock() - known.listed_at > LIST_SECONDS:
+                if not known.pods:
+                    self._take_turn(namespace)
                 known.pods = await self._list_pods(namespace)
                 known.listed_at = self._clock()
                 there = {pod.service for pod in known.pods}
                 known.services = {name: each for name, each in known.services.items() if name in there}
         return known
+
+    def _take_turn(self, namespace: str) -> None:
+        """Count an API request for a namespace without known pods; NoAnswerError if there were too many."""
+        if self._unknown.seconds_left(None) > 0:
+            raise NoAnswerError(
+                f"no pod of an LLMService is known in namespace {namespace}, and clients ask about more than "
+                f"{UNKNOWN_A_SECOND} such namespaces a second: try again in a second"
+            )
+        self._unknown.note(None)
 
     def _known(self, namespace: str) -> _Namespace:
         """Return the cached state of a namespace; a new one replaces old ones, as requests may name any namespace."""
