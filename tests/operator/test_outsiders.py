@@ -14,7 +14,7 @@ from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE,
 from octavo_operator.reconcile.observation.observe import Key, Observation, observe
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.status.summarize import Result, summarize
-from octavo_operator.reconcile.watching.foreign_budgets import foreign_budget
+from octavo_operator.reconcile.watching.foreign_budgets import foreign_budgets
 from octavo_operator.reconcile.watching.outsiders import (
     UNSEEN_PODS,
     OutsiderWatch,
@@ -145,11 +145,23 @@ BUDGETS = [
 
 @pytest.mark.parametrize(("selector", "covers"), BUDGETS)
 def test_a_budget_of_others_that_covers_a_pod_beside_its_own_is_named(selector: dict[str, Any], covers: bool) -> None:
-    problem = foreign_budget(budget(**selector), [engine_pod()])
-    assert (problem is not None) is covers
-    assert problem is None or ("PodDisruptionBudget theirs covers pod good-r1-x" in problem.message)
-    everything, nothing = ({"metadata": {"name": "theirs"}, "spec": spec} for spec in ({"selector": {}}, {}))
-    assert foreign_budget(everything, [engine_pod()]) and not foreign_budget(nothing, [engine_pod()])
+    pods = {KEY: [engine_pod(), engine_pod()], ("llm", "other"): [], ("elsewhere", "good"): [engine_pod()]}
+    problems = list(foreign_budgets([budget(**selector)], pods))
+    assert [key for key, _ in problems] == [KEY] * covers
+    assert all("PodDisruptionBudget theirs covers pod good-r1-x" in problem.message for _, problem in problems)
+    everything, nothing = ({**budget(), "spec": spec} for spec in ({"selector": {}}, {}))
+    assert list(foreign_budgets([everything], pods)) and not list(foreign_budgets([nothing], pods))
+
+
+def test_budgets_of_others_are_compared_only_with_pods_that_have_one_of_their_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[Any] = []
+    selects = "octavo_operator.reconcile.watching.foreign_budgets.selects"
+    monkeypatch.setattr(selects, lambda *each: compared.append(each))
+    pods = {("llm", f"model-{number}"): [engine_pod()] for number in range(30)}
+    budgets = [budget(matchLabels={INSTANCE: "good", "app": f"web-{number}"}) for number in range(30)]
+    assert not list(foreign_budgets(budgets, pods)) and not compared
 
 
 class Lists:

@@ -5,27 +5,48 @@ Kubernetes evicts no pod that two budgets cover, so that no node with such a pod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL
+from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.problem import Problem
 
 BUDGETS = f"{MANAGED_BY_LABEL}!={FIELD_MANAGER}"
 """Selects the budgets that the operator has not made."""
 
 
-def foreign_budget(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Problem | None:
-    """Return the problem of another's budget that covers one of these pods, which have one; None: it covers none."""
-    chosen = (body.get("spec") or {}).get("selector")
-    covered = [pod["metadata"] for pod in pods if chosen is not None and selects(chosen, pod["metadata"].get("labels"))]
-    if not covered:
-        return None
-    name = body["metadata"]["name"]
+def foreign_budgets(
+    budgets: Iterable[Mapping[str, Any]], pods_by_service: Mapping[Key, Iterable[Mapping[str, Any]]]
+) -> Iterator[tuple[Key, Problem]]:
+    """Yield each LLMService that has a budget, and pods that another's budget covers too, with the problem.
+
+    Each budget is compared only with the pods that have the rarest of its `matchLabels`: in a namespace with hundreds
+    of both, hardly any covers one.
+    """
+    pods: dict[tuple[str, tuple[str, str] | None], list[tuple[Key, Mapping[str, Any]]]] = {}
+    for key, owned in pods_by_service.items():
+        for pod in owned:
+            for label in (None, *(pod["metadata"].get("labels") or {}).items()):
+                pods.setdefault((key[0], label), []).append((key, pod["metadata"]))
+    for body in budgets:
+        namespace, chosen = body["metadata"]["namespace"], (body.get("spec") or {}).get("selector")
+        if chosen is None:
+            continue
+        labels = (chosen.get("matchLabels") or {}).items() or (None,)
+        candidates = min((pods.get((namespace, label), []) for label in labels), key=len)
+        covered: dict[Key, str] = {}
+        for key, metadata in candidates:
+            if key not in covered and selects(chosen, metadata.get("labels")):
+                covered[key] = metadata["name"]
+        yield from ((key, _second_budget(body["metadata"]["name"], pod)) for key, pod in covered.items())
+
+
+def _second_budget(name: str, pod: str) -> Problem:
     return Problem(
         Reason.SECOND_BUDGET,
-        f"PodDisruptionBudget {name} covers pod {covered[0]['name']} beside the LLMService's own: Kubernetes evicts no "
+        f"PodDisruptionBudget {name} covers pod {pod} beside the LLMService's own: Kubernetes evicts no "
         f"pod that two budgets cover, so its node cannot be drained; kubectl delete pdb {name}, change its selector or "
         "set spec.disruption to null",
     )

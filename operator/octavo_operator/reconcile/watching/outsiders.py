@@ -29,7 +29,7 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observation.observe import SLICE_OF, Key, Object
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.watching.foreign_budgets import BUDGETS, foreign_budget
+from octavo_operator.reconcile.watching.foreign_budgets import BUDGETS, foreign_budgets
 from octavo_operator.reconcile.watching.released_pods import is_released, released_pods
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watches import Indexed
@@ -161,14 +161,8 @@ class OutsiderWatch:
             yield from ((key, problem) for problem in released_pods(found, key[1]))
 
     def _of_budgets(self, budgets: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
-        own: dict[str, list[Key]] = {}
-        for key in self._watched.indexes.get(_BUDGET.plural, {}):
-            if self._is_known(key):
-                own.setdefault(key[0], []).append(key)
-        for body in budgets:
-            for key in own.get(body["metadata"]["namespace"], ()):
-                if problem := foreign_budget(body, self._pods(key)):
-                    yield key, problem
+        own = [key for key in self._watched.indexes.get(_BUDGET.plural, {}) if self._is_known(key)]
+        return foreign_budgets(budgets, {key: self._pods(key) for key in own})
 
     async def _listed(self, kind: Kind, selected: str, metadata_only: bool) -> list[Object]:
         found: list[Object] = []
