@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -436,3 +437,10 @@ def test_the_notes_say_nothing_twice_and_after_an_upgrade_not_how_to_begin(tmp_p
         "helm uninstall",
     ):
         assert (first.count(words), later.count(words)) == (1, 0)
+
+
+def test_helm_test_says_in_one_line_that_it_cannot_ask_the_api_server() -> None:
+    command = [sys.executable, str(CHART / "files" / "test.py"), "llm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"cannot ask the API server at https://kubernetes\.default\.svc: .*\n", done.stderr)

@@ -97,11 +97,13 @@ class ApiServiceOf(Server):
     ],
 )
 async def test_the_apiservice_is_deleted_while_octavos_server_does_not_answer(
-    service: dict[str, Any], status: str, since: str | None, released: bool
+    service: dict[str, Any], status: str, since: str | None, released: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     api_service = ApiServiceOf(service, status, since)
     assert await delete_if_unavailable(api_service, URL, datetime(2026, 1, 1, 12, tzinfo=UTC)) is released
     assert api_service.deleted == (["u7"] if released else [])
+    where = "kubectl describe pods --selector app.kubernetes.io/name=octavo-metrics-api --namespace octavo-system"
+    assert caplog.text.endswith(f"{where}\n") is released
 
 
 async def test_how_long_it_does_not_answer_is_counted_by_the_api_servers_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ import urllib.request
 from pathlib import Path
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVER = "https://kubernetes.default.svc"
 NAME = f"helm-test-{int(time.time())}"
 SECONDS = 60
 
 
 def call(method: str, path: str, body: dict | None = None) -> dict:
     """Send a request to the API server; returns its decoded response."""
-    request = urllib.request.Request(f"https://kubernetes.default.svc{path}", method=method)
+    request = urllib.request.Request(SERVER + path, method=method)
     request.add_header("Authorization", f"Bearer {(ACCOUNT / 'token').read_text()}")
     request.add_header("Content-Type", "application/json")
     data = json.dumps(body).encode() if body else None
@@ -51,3 +52,5 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1]))
     except urllib.error.HTTPError as error:
         sys.exit(f"{error}: {error.read().decode()}")
+    except OSError as error:  # URLError, and a connection that breaks off
+        sys.exit(f"cannot ask the API server at {SERVER}: {error}; check DNS, and the network policies for this pod")

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from octavo_operator.api.names import METRICS_API_SERVICE
+from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE
 from octavo_operator.reconcile.api_requests.api_error import ApiError, NotLeadingError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
 from octavo_operator.reconcile.pods.pod_view import condition_of
@@ -53,10 +53,11 @@ async def delete_if_unavailable(cluster: Deleter, metrics_url: str, now: datetim
         return False
     await cluster.delete(API_SERVICE, "", METRICS_API_SERVICE, live["metadata"]["uid"])
     logger.warning(
-        "the metrics API has been unavailable for %.0f s: deleting APIService %s, so that discovery and the deletion "
-        "of namespaces work; autoscalers hold until it is back",
-        UNAVAILABLE_SECONDS,
-        METRICS_API_SERVICE,
+        "deleted APIService %s, because Octavo's metrics API has not answered for more than %.0f s, and meanwhile no "
+        "namespace of the cluster could be deleted. The metrics API creates it again as soon as it runs; until then "
+        "autoscalers leave the numbers of replicas as they are. To see why it does not run: kubectl describe pods "
+        "--selector app.kubernetes.io/name=%s --namespace %s",
+        *(METRICS_API_SERVICE, UNAVAILABLE_SECONDS, METRICS_API_NAME, live["spec"]["service"]["namespace"]),
     )
     return True
 
