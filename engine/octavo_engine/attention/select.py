@@ -99,7 +99,7 @@ def _third_party(device: torch.device, task: AttentionTask) -> list[AttentionBac
 def _obstacle(name: str, device: torch.device, task: AttentionTask) -> str | None:
     obstacle: str | None = _module(name).why_not(device, task)
     if obstacle is None and not BACKENDS[name].verified_on_gpu:
-        return f"it has not run on a GPU yet; --attention-backend {name} takes it"
+        return f"it has not run on a GPU yet; --attention-backend {name} selects it nevertheless"
     return obstacle
 
 

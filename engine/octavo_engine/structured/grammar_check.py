@@ -32,7 +32,7 @@ _IDLE_SECONDS, _IDLE_SHARE, _FIRST_LOOK, _LOOK_AGAIN = 0.8, 0.3, 0.1, 0.02
 """The first child runs only where no other thread wants to (SCHED_IDLE), for at most 0.8 s, and no longer if it gets
 less than 0.3 of a core, with which it would not end in time; that is looked at after 0.1 s and then every 0.02 s. A
 step on CPUs has hundreds of short waits; a thread goes on at once where an idle task ran, and often 2 ms late where one
-of low priority did. A second child then begins anew, as only a privileged process can leave SCHED_IDLE, with the text
+of low priority did. A second child then starts over, as only a privileged process can leave SCHED_IDLE, with the text
 worker's priority: its client waits."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""

@@ -1,6 +1,6 @@
 """Maps Kubernetes' refusals to advice: the field of the spec, or the object, that has to change. Pure.
 
-The words are those of Kubernetes 1.31 to 1.36; of others nothing is known, and the refusal stands alone.
+It knows the wording of Kubernetes 1.31 to 1.36. To a refusal in other words it adds no advice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _ADVICE = (
     ),
     (
         r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume "([^"]+)"',
-        "restore PersistentVolume {1}, or delete PersistentVolumeClaim {0} and have its contents fetched anew",
+        "restore PersistentVolume {1}, or delete PersistentVolumeClaim {0} and have its contents fetched again",
     ),
     (
         r"unbound immediate PersistentVolumeClaims",

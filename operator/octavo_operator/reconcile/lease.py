@@ -126,7 +126,7 @@ class Lease:
         return self._pause() if self._renewed > before else RETRY_SECONDS  # another writer was in time twice
 
     async def _first_answer(self, attempt: Callable[[], Coroutine[Any, Any, _Answer]], until: float) -> _Answer:
-        """Return the first answer of `attempt`, which is begun anew after each REQUEST_SECONDS without one.
+        """Return the first answer of `attempt`, which is begun again after each REQUEST_SECONDS without one.
 
         TimeoutError: there is none by `until`.
         """

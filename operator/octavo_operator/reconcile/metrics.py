@@ -90,7 +90,7 @@ class OperatorMetrics:
         self._writes.labels(verb, kind).inc()
 
     def leads(self) -> None:
-        """Show the LLMServices, as this replica leads from now on: followers would only repeat them."""
+        """Show the LLMServices from now on, as this replica leads. Followers would show each a second time."""
         self._leader.set(1)
         self._leads = True
 

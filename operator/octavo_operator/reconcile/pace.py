@@ -11,7 +11,7 @@ _MOST_REMEMBERED = 10_000
 
 
 class Pace(Generic[Key]):
-    """For each key `burst` times at once, and then once in `seconds`. `clock`: seconds of no particular origin."""
+    """Gives each key `burst` turns at once, and then one in `seconds`. `clock`: seconds of no particular origin."""
 
     def __init__(self, burst: int, seconds: float, clock: Callable[[], float]) -> None:
         self._burst, self._seconds, self._clock = burst, seconds, clock

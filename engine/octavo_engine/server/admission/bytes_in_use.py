@@ -10,7 +10,7 @@ from octavo_engine.server.admission.auth import Key
 from octavo_engine.server.admission.refusal import RefusedError, Rejection, retry_after
 
 _RESERVED_PARTS = 256
-"""Each of several keys may have one of this many parts of a limit, although other keys have used it up."""
+"""If there are several keys, each may use a limit divided by this, even when other keys have used all of it."""
 
 
 class BytesInUse:

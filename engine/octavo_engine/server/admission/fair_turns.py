@@ -17,7 +17,7 @@ from octavo_engine.recent_uses import RecentUses
 
 T = TypeVar("T")
 _FEW = 16
-"""Former places in the queue that are kept without a look at whether they are still of use."""
+"""Former places in the queue that may be kept before unused ones are removed."""
 
 
 class FairTurns(Generic[T]):

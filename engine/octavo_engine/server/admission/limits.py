@@ -28,13 +28,13 @@ from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, Rejection, retry_after
 
 _ANSWERS = 128
-"""Number of latest answers whose longest is the length that a new answer is expected to reach at most."""
+"""A new answer is expected to be no longer than the longest of this many latest answers."""
 _DAY = 86_400.0
 _CAUTION = 4 / 3
-"""By how much longer than expected a wait may be. Rates fall as a queue fills: at five times the load that the server
-can answer, of requests that were expected to wait for at most 30 s 39 % waited longer, by up to a third."""
+"""An expected wait is multiplied by this. Rates fall as a queue fills: at five times the load that the server can
+answer, 39 % of the requests that were expected to wait for at most 30 s waited longer, by up to a third."""
 RESERVED_PARTS = 64
-"""Each of several API keys may have one of this many parts of a limit, although other keys have used it up."""
+"""If there are several API keys, each may use a limit divided by this, even when other keys have used all of it."""
 _FIRST_GUESS = 512
 """Tokens that the first answers are expected to reach at most."""
 
@@ -334,7 +334,7 @@ class Admission:
         return found
 
     def _beyond_share(self, key: Key, kind: Callable[[Occupancies], Occupancy], limit: int) -> int:
-        """Return the sum by which other keys exceed their shares of `limit`, through requests larger than a share."""
+        """Return by how much other keys together exceed their shares of `limit`: one request may exceed a share."""
         share = self._share(limit)
         if not self._several_keys() or kind(self.total).used <= share:
             return 0
@@ -344,7 +344,7 @@ class Admission:
     def _is_reserved(self, own: int, total: int, limit: int) -> bool:
         """Return True if a key may come to `own` although all keys together then exceed a limit, by coming to `total`.
 
-        Otherwise a few keys that use their whole shares would leave no room for one that asks little.
+        Otherwise a few keys that use their full shares would leave no room for a key with a small request.
         """
         return self._several_keys() and own <= limit // RESERVED_PARTS and total <= 2 * limit
 

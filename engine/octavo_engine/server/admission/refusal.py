@@ -29,7 +29,7 @@ Rejection = Literal[
 ]
 """The values of label `reason` of octavo_requests_rejected_total."""
 CLIENT_ERRORS: frozenset[Rejection] = frozenset({"invalid", "unauthorized"})
-"""The reasons that are no load: an idle server would reject these requests too."""
+"""The reasons that have nothing to do with the load: an idle server would reject these requests too."""
 
 _LONGEST_WAIT = 60
 

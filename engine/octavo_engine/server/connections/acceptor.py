@@ -259,8 +259,9 @@ class Acceptor:
     def _await_request(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection, unless some have arrived with it.
 
-        The oldest silent connection is closed if there are too many. Not to wait for bytes that are there saves half of
-        the thread's system calls, for each of which it may have to wait for the server's loop to pause.
+        The oldest silent connection is closed if there are too many. Bytes that have arrived
+        are taken without waiting for an event. This saves half of the thread's system calls, and after each of these
+        the thread may have to wait until the server's loop releases the interpreter's lock.
         """
         if first := _first_bytes(connection):
             self._pass_on(connection, first)
@@ -334,7 +335,7 @@ class Acceptor:
                 return
 
     def _expire(self, connection: socket.socket) -> bool:
-        """Close a connection that may be silent no longer; return False if bytes have arrived in it, and are served.
+        """Close a connection that has been silent too long; return False if bytes have arrived, which are then served.
 
         The loop may not have looked at them yet: this process may not have run, or very many connections came at once.
         """

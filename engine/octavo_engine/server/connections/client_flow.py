@@ -42,7 +42,7 @@ class ClientFlow(FlowControl):
             self._collecting = self._loop.call_later(_PAUSE * len(self._connections), self._read_on)
 
     def begin_request(self) -> None:
-        """Count reads anew, as another request begins."""
+        """Count reads from zero, as another request begins."""
         self._reads = self._bytes = 0
 
     def close(self) -> None:
@@ -51,7 +51,10 @@ class ClientFlow(FlowControl):
             self._collecting.cancel()
 
     def pause_reading(self) -> None:
-        """Stop reading from the client, unless few bytes of later requests wait: only who reads sees a client leave."""
+        """Stop reading from the client, unless few bytes of later requests wait.
+
+        A client's disconnect is noticed only while its connection is read.
+        """
         if not self._may_read_ahead:
             super().pause_reading()
 
@@ -67,7 +70,7 @@ class ClientFlow(FlowControl):
 
     @property
     def reads_no_further(self) -> bool:
-        """True if too many bytes of later requests wait, so that the client is read only after the present answer."""
+        """True if too many bytes of later requests wait: the client is then read only after the present answer."""
         return self._http.their_state is h11.DONE and len(self._http._receive_buffer) >= _READ_AHEAD
 
     @property

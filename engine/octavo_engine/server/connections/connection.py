@@ -98,7 +98,7 @@ class ClientConnection(H11Protocol):
         self._stall: asyncio.TimerHandle | None = None
         """Ends the connection if the client does not read in time."""
         self._check: asyncio.TimerHandle | None = None
-        """Calls the next check whether a client whose leaving cannot be seen still reads."""
+        """Calls the next check whether a client whose disconnect cannot be noticed still reads."""
         self._half_closed = False
         """True if the client has closed its sending half of the connection and waits for an answer."""
         self._refused = False
@@ -107,7 +107,7 @@ class ClientConnection(H11Protocol):
         self.idle_since = 0.0
         """When the connection was opened, or when its last answer ended (monotonic seconds)."""
         self.has_been_read = False
-        """False until bytes of the client have been read. Some wait for that: the acceptor passes on no silent one."""
+        """False until bytes of the client have been read. The acceptor passes on no silent connection, so some wait."""
 
     def _should_upgrade(self) -> bool:
         """Return False: a client that asks for a WebSocket gets the answer of HTTP.

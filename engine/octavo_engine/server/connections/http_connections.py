@@ -22,8 +22,8 @@ connection_log = logging.getLogger("octavo.connections")
 
 _KEEP_ALIVE = 620
 """Seconds that an idle connection is kept: longer than clients and proxies keep theirs (90 s in Go's client, as in the
-API server of Kubernetes; 600 s in Google's load balancers), so that it is they who close it. If the server closed it, a
-request that the client is just sending could be lost."""
+API server of Kubernetes; 600 s in Google's load balancers), so that they close it. If the server closed it, a request
+that the client is just sending could be lost."""
 
 
 class _Uvicorn(uvicorn.Server):

@@ -66,9 +66,9 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _surrogate(value: Any, place: tuple[str | int, ...]) -> tuple[str | int, ...] | None:
-    """Return the place of the first text that is not Unicode, which no field may hold; of a name, that of its object.
+    """Return the place of the first text that is not valid Unicode; for a field's name, the place of its object.
 
-    Such a text cannot be part of an error's message. Errors about it would be misleading ones.
+    No field may hold such a text. It cannot be part of an error's message, and validation errors about it mislead.
     """
     if isinstance(value, str):
         return None if _is_unicode(value) else place

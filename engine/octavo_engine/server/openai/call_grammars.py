@@ -115,7 +115,7 @@ class CallGrammars:
         """Return the form of an answer that may have calls, perhaps after reasoning."""
         if self.begun or not self._may_reason:
             return sequence(*self._reasoning(), text_or_calls())
-        # A marker of calls that the reasoning mentions begins no call.
+        # If the reasoning mentions the marker of calls, no call begins there.
         return either([text_or_calls(unless=THINK), sequence(marker(THINK), *_REASONING, text_or_calls())])
 
     def _calls(self, format_: Format, tools: Sequence[Tool], several: bool) -> Form:

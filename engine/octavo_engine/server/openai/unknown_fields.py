@@ -15,7 +15,7 @@ log = logging.getLogger("octavo.server")
 
 _SIMILARITY = 0.88
 """difflib's ratio from which a name counts as misspelled. `max_token` has 0.95, `maxTokens` and `topP` have 0.89; names
-that are fields of other servers' APIs and mean something else have less, but for those below."""
+that are fields of other servers' APIs and mean something else have less, except those below."""
 _OTHER_MEANINGS = frozenset({"models", "return_tokens", "speed"})
 """Fields of OpenRouter's, llama.cpp's and Anthropic's APIs that look like `model`, `return_token_ids` and `seed`."""
 _MOST_COMPARED = 8

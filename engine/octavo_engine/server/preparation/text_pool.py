@@ -47,7 +47,7 @@ PROGRAM = (sys.executable, "-m", "octavo_engine.server.text_worker")
 _MAX_PENDING = 2048
 """Requests that may wait to be prepared. While several keys exist, each may have a quarter of them."""
 RESERVED_PARTS = 64
-"""Each of several keys may have one of this many parts of them, although other keys have used all."""
+"""If there are several keys, each may use the above divided by this, even when other keys have used all of it."""
 _MOST_WORKERS = 8
 
 

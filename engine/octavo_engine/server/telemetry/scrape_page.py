@@ -13,7 +13,8 @@ BURST = 10.0
 class ScrapePage:
     """Renders the page for each scrape, up to a token bucket's rate; scrapes beyond it get the newest page.
 
-    Scrapes need no key, and rendering takes some milliseconds of the thread that answers probes. For one thread alone.
+    Scrapes need no key, and rendering takes some milliseconds of the thread that answers probes. An object is
+    for one thread only.
     """
 
     def __init__(self, render: Callable[[], bytes], clock: Callable[[], float] = time.monotonic) -> None:

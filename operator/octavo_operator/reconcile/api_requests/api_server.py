@@ -28,9 +28,9 @@ _CODES_OF_DENIALS = (400, 403, 422)
 than these would say something about the API server, the operator's credentials or the object that was asked for.
 """
 _UNAUTHORIZED = (
-    ": the API server does not accept the operator's credentials; if its service account was deleted and made again, "
-    "delete the operator's pods, so that new ones get a token of the new account at once: the kubelet renews those of "
-    "the present pods only after 48 minutes, and a restart of their containers changes nothing"
+    ": the API server does not accept the operator's credentials; if its service account was deleted and created "
+    "again, delete the operator's pods, so that new ones get a token of the new account at once: the kubelet renews "
+    "those of the present pods only after 48 minutes, and a restart of their containers changes nothing"
 )
 _WEBHOOKS = (
     "; if other requests are answered, an admission webhook may hang: kubectl get "

@@ -254,8 +254,9 @@ class Cluster:
         await self.server.write("patch", EVENT.name, "PATCH", path, series, content_type=_MERGE)
 
     async def put(self, kind: Kind, manifest: Object) -> Object:
-        """Create `manifest`, or replace the version that its resourceVersion names, also where this replica may not
-        write else: for the lease itself. ApiError 409: another client was quicker.
+        """Create `manifest`, or replace the version that its resourceVersion names; ApiError 409: another was quicker.
+
+        It also writes while this replica may not write anything else, since it is for the lease itself.
         """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if "resourceVersion" in manifest["metadata"]:

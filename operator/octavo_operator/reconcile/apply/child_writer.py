@@ -128,8 +128,9 @@ def is_held(manifest: Object, live: Mapping[str, Any]) -> bool:
 
 
 def has_other_address(manifest: Object, live: Mapping[str, Any]) -> bool:
-    """Return True if a Service that is to have an address is headless, or the other way round, as one that another
-    client has made anew: a headless one does not lead from its port to that of the pods.
+    """Return True if a Service that is to have an address is headless, or the other way round.
+
+    Another client may have deleted it and created it so. A headless Service does not forward its port to that of pods.
     """
     if manifest["kind"] != "Service":
         return False

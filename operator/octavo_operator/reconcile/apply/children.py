@@ -157,7 +157,7 @@ class Children:
                 applied.children[identity] = child
 
     async def _is_kept(self, key: Key, service: LLMService, identity: Identity, child: Mapping[str, Any]) -> bool:
-        """Delete a child that is not wanted; return True if it is going, or belongs to others as KEDA's own HPA."""
+        """Delete a child that is not wanted; return True if it is being deleted, or is not ours, as KEDA's own HPA."""
         kind = BY_NAME[identity[0]]
         if is_going(child):
             return True
@@ -172,7 +172,7 @@ class Children:
     async def _apply_one(
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
     ) -> Mapping[str, Any] | None:
-        """Return the live child, or None if it was deleted so often that it is not made again for now."""
+        """Return the live child, or None if it was deleted so often that it is not created again for now."""
         identity = identity_of(manifest)
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)

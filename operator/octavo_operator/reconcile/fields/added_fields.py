@@ -35,7 +35,7 @@ restarts pods by them. What else a Service has, such as its session affinity, is
 
 
 _OURS_WHERE_REFUSED = {**_OURS, "Service": _SPEC}
-"""A Service that is none of a load balancer any more may not have that one's fields, such as its source ranges."""
+"""A Service that is no longer of type LoadBalancer may not have the fields of that type, such as source ranges."""
 
 
 def added_fields(manifest: Mapping[str, Any], live: Mapping[str, Any], refused: bool = False) -> list[Path]:

@@ -41,8 +41,8 @@ def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView])
 def settling_seconds(pods: Iterable[PodView], status: Mapping[str, Any], now: str) -> float:
     """Return the seconds from `now` (RFC 3339) for which ready `pods` without an EndpointSlice are still usual.
 
-    They are for a moment when pods have become ready, and when the Service or its EndpointSlices are made anew, as
-    after another client has deleted them: Ready in the LLMService's last `status` says since when none is reached.
+    They are for a moment after pods have become ready, and after the Service or its EndpointSlices were created again
+    because another client had deleted them: Ready in the LLMService's last `status` says since when none is reached.
     """
     ready = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
     if not ready:

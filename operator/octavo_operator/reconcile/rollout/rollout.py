@@ -101,7 +101,7 @@ def _state(
 
 
 def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Problem | None:
-    """Return that pods of the newest revision fail at each start; None without such a pod, or a rollout.
+    """Return the problem that pods of the newest revision fail at each start; None: none does, or no rollout runs.
 
     Degraded gives the cause.
     """

@@ -125,7 +125,7 @@ class Facts:
     def pod_problem(self) -> Problem | None:
         """Return the first problem of the pods, the claim and the Deployment; None: there is none.
 
-        Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
+        Pods that are late for no reason of their own come last: what they wait for says more than that they are late.
         """
         found = [pod.problem for pod in self.pods if pod.problem]
         failing = None if self.rolled_out else self.failing

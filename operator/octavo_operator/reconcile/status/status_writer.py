@@ -155,7 +155,7 @@ class StatusWriter:
             written = await self._put(metadata, status, before)
         except ApiError as error:
             if error.status in (404, 409) and await self._is_gone(metadata):
-                return None  # deleted meanwhile, and perhaps made again: another event follows
+                return None  # deleted meanwhile, and perhaps created again: another event follows
             failure = NoStatusError() if error.status == 404 else error
             await self._report_unwritten(metadata, failure, began, now)
             raise failure from None

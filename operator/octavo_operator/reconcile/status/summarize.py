@@ -198,7 +198,7 @@ def _settled(pod: PodView, now: str) -> PodView:
 def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:
     """Return the status of an object that is no valid LLMService (made under another CRD); other fields are kept.
 
-    So are the conditions that tell of the pods: what serves still serves, and is only not looked after.
+    So are the conditions about the pods: pods that serve continue to serve, but the operator does not manage them.
     """
     generation, before = raw["metadata"].get("generation", 1), raw.get("status") or {}
     states = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))

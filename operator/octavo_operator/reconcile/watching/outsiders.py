@@ -1,9 +1,9 @@
 """Finds what acts for an LLMService without being part of it: EndpointSlices, PodDisruptionBudgets and pods of others,
-and pods that left their Deployment. The watches select by our label, and know a pod of an engine by two more: they see
-neither others' objects, which lack them, nor pods that one was taken off. A pod whose track label or owner was changed
-keeps them, and counts as one of the LLMService's; only its owner tells.
+and pods that left their Deployment. The watches select by our label, and know a pod of an engine by two more labels.
+So they see neither objects of others, which lack these labels, nor pods from which one of them was removed. A pod whose
+track label or owner was changed keeps them, and counts as one of the LLMService's; only its owner shows the change.
 
-None is changed or deleted: a person made it so, and may have a reason.
+No such object is changed or deleted: a person may have had a reason for it.
 """
 
 from __future__ import annotations

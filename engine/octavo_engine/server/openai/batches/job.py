@@ -119,7 +119,7 @@ class Job:
     async def _check_in_turn(self) -> tuple[int, list[LineError]] | None:
         """Return what `check_input` does, or None if the batch is cancelled before its turn.
 
-        The turn is not kept if the disk fails: a file that cannot be read is not to hold up the checks of others.
+        The turn ends if the disk fails, so that a file that cannot be read does not delay the checks of other files.
         """
         if not await self._turn_to_check():
             return None
@@ -218,9 +218,9 @@ class Job:
         return True
 
     async def _end_in_memory(self, error: StorageError) -> None:
-        """End the batch although the disk, which has failed for long, does not keep that. A restart resumes it.
+        """End the batch although its end cannot be stored, as the disk has failed for long. A restart resumes it.
 
-        Its answers that are on the disk are kept for that, and count as its key's bytes.
+        For this its answers on the disk are kept, and count as its key's bytes.
         """
         await self._results.stop()
         if self._batch.status not in ENDED:

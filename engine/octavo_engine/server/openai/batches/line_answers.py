@@ -26,7 +26,7 @@ _LONGEST_PAUSE = 60.0
 _LOOK_AGAIN = 0.05
 """Seconds between two checks whether a line may run, and whether other requests have arrived."""
 _BESIDE_OTHERS = 1
-"""Lines that run while there are other requests. They hardly slow those, and a batch does not stop altogether."""
+"""Lines that run while there are other requests. They hardly slow these down, and the batch still makes progress."""
 QUIET_SECONDS = 1.0
 """The time without other requests after which lines may use the whole server."""
 

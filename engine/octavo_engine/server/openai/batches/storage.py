@@ -47,7 +47,7 @@ _NO_KEY = "anyone"
 PAUSE = 5.0
 """Seconds until a batch tries again to write where the disk was full."""
 GIVE_UP = 600.0
-"""Seconds of tries after which a batch ends, though its disk does not keep that."""
+"""Seconds of retries after which a batch ends, although its end could not be stored."""
 _RETRY_AFTER = 30
 _ID = re.compile(r"file-[0-9a-f]{32}", re.ASCII)
 
