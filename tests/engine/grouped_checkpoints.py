@@ -188,10 +188,11 @@ def fp4_numbers(codes: Tensor) -> Tensor:
 
 
 def nvfp4(config: dict[str, Any]) -> Quantize:
-    """Groups of 16 with scales in e4m3; compressed-tensors stores one over a weight's own scale, modelopt the scale."""
+    """Groups of 16, or modelopt's of 32, with scales in e4m3; compressed-tensors stores one over a weight's own scale,
+    modelopt the scale."""
 
     def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
-        groups = weight.view(len(weight), -1, 16)
+        groups = weight.view(len(weight), -1, config.get("group_size", 16))
         whole = weight.abs().max() / (448 * 6)
         scale = (groups.abs().amax(-1) / 6 / whole).to(torch.float8_e4m3fn)
         modelopt = config["quant_method"] == "modelopt"
@@ -290,9 +291,11 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
     "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
     "w8a8": (pack_quantized, _compressed({"num_bits": 8}, num_bits=8, symmetric=True, strategy="channel")),
+    "w8a8_bytes": (pack_quantized, _compressed({"num_bits": 8}, num_bits=8, symmetric=True, strategy="channel")),
     "w4a8": (pack_quantized, _compressed({"num_bits": 8}, num_bits=4, symmetric=True, **_BY_GROUP)),
     "nvfp4": (nvfp4, _fp4("nvfp4", 16, "tensor_group")),
     "nvfp4_modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
+    "nvfp4_modelopt_32": (nvfp4, {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]}),
     "mxfp4": (mxfp4, _fp4("mxfp4", 32, "group")),
     "torchao_int8": (torchao, _torchao("Int8WeightOnlyConfig")),
     "torchao_int8_groups": (torchao, _torchao("Int8WeightOnlyConfig", 32)),
@@ -308,7 +311,8 @@ FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
 FORMATS["auto_round"][1]["backend"] = "auto"
 FORMATS["auto_round_zeros"][1]["packing_format"] = "auto_round"
 FORMATS["auto_round_awq"][1].update(packing_format="auto_round:auto_awq", zero_point=False)
-FORMATS["w4a8"][1]["format"] = "int-quantized"
+FORMATS["nvfp4_modelopt_32"][1]["group_size"] = 32
+FORMATS["w4a8"][1]["format"] = FORMATS["w8a8_bytes"][1]["format"] = "int-quantized"
 
 
 def save_grouped(directory: Path, name: str, config: dict[str, Any] | None = None, **changes: Any) -> Any:

@@ -69,7 +69,7 @@ def coded(case: str, seed: int = 0) -> CodedWeight:
         codes = torch.randint(0, 256, (rows, columns * bits // 8), generator=generator, dtype=torch.uint8)
         minimum = torch.randn(rows, groups, generator=generator).mul(0.05).to(kind) if options.get("minimum") else None
         zero = torch.randint(0, 16, (rows, groups), generator=generator, dtype=torch.uint8)
-        scale = torch.rand(rows, groups, generator=generator).mul(0.01).to(kind)
+        scale = torch.randn(rows, groups, generator=generator).mul(0.01).to(kind)  # AutoRound's may be negative
         supers = {}
         if options.get("supers"):
             blocks = columns // 256

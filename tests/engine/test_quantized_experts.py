@@ -101,13 +101,14 @@ KEPT = ("gptq", "awq", "w8a8")
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(
-    family: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Mixtral's experts have other names; Qwen2's have a shared one beside them, quantized like linear layers."""
     more = {"shared_expert_intermediate_size": 128} if family == "Qwen2Moe" else {}
     more |= {"num_local_experts": 4} if family == "Mixtral" else {}
     packed, exact = save_pair(tmp_path, name, family, **more)
     decoder = load(packed)
+    logged = [message.split(",")[0] for message in caplog.messages if message.startswith("experts in")]
     expected = logits_of(load(exact))
     torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
     with (
@@ -118,6 +119,8 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(
     torch.testing.assert_close(logits_of(dequantizing), logits_of(plain), rtol=1e-5, atol=1e-5)
     assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in dequantizing.mixtures())
     kept = name in KEPT and decoder.compute.coded_vocabulary is not None
+    stored = decoder.spec.quantization.name
+    assert logged == ([] if kept else [f"experts in {stored} were dequantized while they were loaded"])
     dtypes = {weight.dtype for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)}
     assert dtypes == {torch.uint8 if kept else torch.float32}
     assert {linear.weight.dtype for linear in linears(decoder)} & {torch.uint8, torch.float8_e4m3fn, torch.int8}
@@ -168,7 +171,9 @@ def test_experts_that_are_no_complete_groups_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("family", ["Qwen3Moe", "GraniteMoe"], ids=["apart", "in one tensor"])
-def test_experts_that_files_have_in_floating_point_are_not_quantized(family: str, tmp_path: Path) -> None:
+def test_experts_that_files_have_in_floating_point_are_not_quantized(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever the configuration says: tools that quantize linear layers leave out experts that are none."""
     more = {"num_local_experts": 4, "num_experts_per_tok": 2} if family == "GraniteMoe" else {}
     packed, exact = save_pair(tmp_path, "awq", family, **more)
@@ -177,6 +182,7 @@ def test_experts_that_files_have_in_floating_point_are_not_quantized(family: str
     codes = {name for name in stored if ".experts." in name}
     save_file({**{name: stored[name] for name in stored.keys() - codes}, **experts}, packed / "model.safetensors")
     decoder = load(packed)
+    assert not [message for message in caplog.messages if message.startswith("experts in")]
     assert torch.uint8 in {linear.weight.dtype for linear in linears(decoder)}
     torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-3, atol=1e-3)
 

@@ -423,7 +423,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "rotated": ({**FORMATS["gptq"][1], "rotation": "hadamard"}, "gptq with rotation"),
     "activations in 8 bits": ({**FORMATS["gptq"][1], "activation": {"mode": "w4afp8"}}, "gptq with activation"),
     "words of 16 bits": ({**FORMATS["gptq"][1], "pack_dtype": "int16"}, "gptq with pack_dtype int16; int32"),
-    "modelopt's groups": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32; 16"),
+    "modelopt's groups": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 48}, "group_size 48; "),
+    "modelopt's sizes": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
+        "config_groups": {"g": {"weights": {"group_size": 32}}}}, r"more than one group_size \(\[16, 32\]\)"),
     "modelopt's layers": (
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "W8"}}},
         "modelopt with quant_algo W8;"),

@@ -29,7 +29,7 @@ def _part(kind: str, bits: int, rows: int, columns: int, group: int | None, devi
     least, most = (-128, 128) if kind == "signed" else (0, 256)
     kind_of_codes = torch.int8 if kind == "signed" else torch.uint8
     codes = torch.randint(least, most, (rows, columns * bits // 8), device=device).to(kind_of_codes)
-    scale = torch.rand(rows, groups, device=device) * 0.02 + 0.001
+    scale = torch.randn(rows, groups, device=device) * 0.01  # AutoRound's may be negative
     part = partial(CodedPart, codes=codes, bits=bits, columns=columns, group=group)
     middle = float(1 << (bits - 1))
     match kind:

@@ -60,7 +60,7 @@ def load_model(
 
 
 def _log_dequantized(decoder: Decoder) -> None:
-    """Log which quantizations of linear layers save memory here, but no time. One layer of each width is tried."""
+    """Log which quantizations save memory here but no time, or neither. One linear layer of each width is tried."""
     examples = {(linear.method.name, linear.columns.size): linear for linear in decoder.linears()}
     with torch.no_grad():
         slow = {name for (name, _), linear in examples.items() if linear.dequantizes()}
@@ -69,6 +69,13 @@ def _log_dequantized(decoder: Decoder) -> None:
             "linear layers in %s are dequantized in each product, as there is no kernel for them on this device: this "
             "saves memory, but usually takes longer than the model in 16 bits (docs/reference/quantization.md)",
             " and ".join(sorted(slow)),
+        )
+    if large := {name for mixture in decoder.mixtures() for name in mixture.dequantized_from()}:
+        log.warning(
+            "experts in %s were dequantized while they were loaded, as there is no kernel for them on this device: "
+            "they take the memory of the model in %s (docs/reference/quantization.md)",
+            " and ".join(sorted(large)),
+            str(decoder.dtype).removeprefix("torch."),
         )
 
 

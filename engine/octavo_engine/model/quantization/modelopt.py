@@ -6,9 +6,12 @@ in hf_quant_config.json.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.fp4 import MODELOPT_NVFP4
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.gptq import GROUP_SIZES
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, Rule, names_in, not_quantized_by_wildcards
@@ -49,9 +52,23 @@ def _rule(layers: Fields, name: str) -> Rule:
 def _method(config: Fields, algorithm: str) -> LinearMethod:
     if algorithm not in _METHODS:
         raise unsupported(config, f"modelopt with quant_algo {algorithm}; {', '.join(_METHODS)} are supported")
-    if (size := config.integer("group_size", 0, 1 << 20, default=0)) not in (0, 16) and "NVFP4" in algorithm:
-        raise unsupported(config, f"modelopt ({algorithm}) with group_size {size}; 16 is supported")
-    return _METHODS[algorithm]
+    if "NVFP4" not in algorithm:
+        return _METHODS[algorithm]
+    if (size := _group_size(config)) not in GROUP_SIZES:
+        raise unsupported(config, f"modelopt ({algorithm}) with group_size {size}; {GROUP_SIZES} are supported")
+    return replace(MODELOPT_NVFP4, group_size=size)
+
+
+def _group_size(config: Fields) -> int:
+    """Return the columns that share a scale: 16, unless the configuration or all of its `config_groups` say another
+    number, as ModelOpt's own NVFP4_MLP_WEIGHT_ONLY_CFG does."""
+    groups = config.mapping("config_groups") or replace(config, values={})
+    weights = [group.mapping("weights") for name in groups.values if (group := groups.mapping(name)) is not None]
+    parts = [part for part in (config, *weights) if part is not None and part.has("group_size")]
+    sizes = {part.integer("group_size", 1, 1 << 20) for part in parts} or {16}
+    if len(sizes) > 1:
+        raise unsupported(config, f"modelopt with more than one group_size ({sorted(sizes)})")
+    return sizes.pop()
 
 
 SCHEME = Scheme(

@@ -31,6 +31,7 @@ class MXFP4:
 
     alignment: int = _BLOCK
     """The multiple in which ranks divide the columns of a weight."""
+    name: str = "mxfp4"
 
     def bytes(self, columns: int) -> tuple[int, int]:
         """Return the bytes of a row's numbers and of its scales."""

@@ -35,7 +35,7 @@ from octavo_engine.model.layers.operations.experts_in_turn import ROWS_TOGETHER
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.quantization.mxfp4 import MXFP4
-from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
 
@@ -148,6 +148,16 @@ class MoE(nn.Module):
         return kept_experts(
             self.spec.num_experts, (gate_up, first), ([down], ExpertShape((self.width,), self.inner)), self.options
         )
+
+    def dequantized_from(self) -> set[str]:
+        """Return the schemes in which the checkpoint has experts that were dequantized while they were loaded."""
+        if self.coded is not None or self.gate_up_scales is not None:
+            return set()
+        if self.spec.quantization is not None:
+            return {self.spec.quantization.name}
+        numbered = [name for name in self._expert_names() if "{expert}" in name]  # others are in floating point
+        methods = (self.options.stored_by(name.replace("{expert}", "0")) for name in numbered)
+        return {method.name for method in methods if method is not UNQUANTIZED}
 
     def _alignment(self, *, needed: bool = False) -> int:
         """Return the multiple in which ranks should divide the experts' intermediate size, or the `needed` one."""
