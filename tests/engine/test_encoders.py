@@ -175,6 +175,36 @@ def test_a_model_that_sees_both_ways_does_not_generate(tmp_path: Path) -> None:
         read_spec(ModelFiles("test", directory=tmp_path))
 
 
+def test_llama_that_sees_both_ways(tmp_path: Path) -> None:
+    """Llama Nemotron for ranks, whose class stands in its own repository: classes of the mean of all tokens."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    torch.manual_seed(11)
+    sizes = {**ROTATING, "num_key_value_heads": 2, "pad_token_id": 0}
+    model = LlamaForSequenceClassification(LlamaConfig(**sizes, id2label={0: "only"})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    model.save_pretrained(tmp_path)
+    save_words(tmp_path, WORDS)
+    prompts, expected = prompts_of(*LENGTHS), []
+    with torch.inference_mode():
+        for prompt in prompts:
+            everything = torch.zeros(1, 1, len(prompt), len(prompt))
+            hidden = model.model(torch.tensor([prompt]), attention_mask=everything).last_hidden_state
+            expected.append(model.score(hidden.mean(1)))
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text()) | {"architectures": ["LlamaBidirectionalForSequenceClassification"]}
+    path.write_text(json.dumps({**config, "pooling": "avg", "temperature": 1.0}))
+    llm = LLM(str(tmp_path), **SETTINGS)
+    assert close_to(pooled(llm, prompts), torch.cat(expected))
+    llm.close()
+    for wrong in ({"pooling": "max"}, {"temperature": 0.5}):
+        path.write_text(json.dumps({**config, **wrong}))
+        with pytest.raises(ModelLoadError, match=next(iter(wrong))):
+            read_spec(ModelFiles("test", directory=tmp_path))
+
+
 def test_roberta_counts_no_position_for_padding(tmp_path: Path) -> None:
     """Tokens of padding within prompts, alone and in a batch."""
     model, prompts = saved("RobertaModel", tmp_path), prompts_of(9, 4, 20)

@@ -508,29 +508,89 @@ def test_molmo_2_as_it_is_published(text: dict[str, Any], tmp_path: Path) -> Non
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 
-OWN_CLASSES = {
-    "InternVLChatModel": ("llm_config", "Qwen2", {}, ("vision_model.embeddings.class_embedding", "mlp1.0.weight")),
-    "KimiVLForConditionalGeneration": (
-        "text_config",
+DEEPSEEK = {
+    "num_key_value_heads": 8,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "first_k_dense_replace": 1,
+}
+LATENTS = {"q_lora_rank": None, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
+OWN_CLASSES: dict[str, tuple[str, str, str | None, dict[str, Any], str, str]] = {
+    "InternVLChatModel": ("InternVLChatModel", "Qwen2", "llm_config", {}, "language_model.", "mlp1.0.weight"),
+    "KimiVL": (
+        "KimiVLForConditionalGeneration",
         "DeepseekV3",
+        "text_config",
         MODELS["Kimi_K25"][0] | {"q_lora_rank": None},
-        ("vision_tower.patch_embed.proj.bias", "multi_modal_projector.linear_1.weight"),
+        "language_model.",
+        "multi_modal_projector.linear_1.weight",
+    ),
+    "MiniCPM-V 2.6": (
+        "MiniCPMV",
+        "Qwen2",
+        None,
+        {"model_type": "minicpmv", "version": 2.6},
+        "llm.",
+        "resampler.kv_proj.weight",
+    ),
+    "MiniCPM-o 4.5": (
+        "MiniCPMO",
+        "Qwen3",
+        None,
+        {"model_type": "minicpmo", "version": "4.5"},
+        "llm.",
+        "tts.emb.weight",
+    ),
+    "Ovis 2.5": ("Ovis2_5", "Qwen3", "llm_config", {"tie_word_embeddings": True}, "llm.", "vte.weight"),
+    "Phi-3-vision": (
+        "Phi3VForCausalLM",
+        "Phi3",
+        None,
+        {"model_type": "phi3_v", "pad_token_id": 0},
+        "",
+        "model.vision_embed_tokens.glb_GN",
+    ),
+    "dots.ocr": (
+        "DotsOCRForCausalLM",
+        "Qwen2",
+        None,
+        {"model_type": "dots_ocr"},
+        "",
+        "vision_tower.blocks.0.norm.weight",
+    ),
+    "DeepSeek VL 2": (
+        "DeepseekVLV2ForCausalLM",
+        "DeepseekV2",
+        "language_config",
+        DEEPSEEK | LATENTS | {"topk_method": "greedy"},
+        "language.",
+        "vision.pos_embed",
+    ),
+    "DeepSeek VL 2 of 27B": (
+        "DeepseekVLV2ForCausalLM",
+        "DeepseekV3",
+        "language_config",
+        DEEPSEEK | LATENTS | {"topk_method": "noaux_tc", "n_group": 1, "topk_group": 1},
+        "language.",
+        "view_seperator",
     ),
 }
 
 
-@pytest.mark.parametrize("wrapper", OWN_CLASSES)
-def test_models_whose_class_stands_in_their_repositories(wrapper: str, tmp_path: Path) -> None:
-    """InternVL and Kimi-VL; the generation_config.json of the former has no end, which its `llm_config` has."""
-    part, family, changes, others = OWN_CLASSES[wrapper]
+@pytest.mark.parametrize("name", OWN_CLASSES)
+def test_models_whose_class_stands_in_their_repositories(name: str, tmp_path: Path) -> None:
+    """The generation_config.json of InternVL has no end, which its `llm_config` has."""
+    wrapper, family, part, changes, prefix, other = OWN_CLASSES[name]
     model = reference_model(family, **{**SMALL, **changes})
     save(model, tmp_path)
-    rename(tmp_path, ("model.", "language_model.model."), ("lm_head.", "language_model.lm_head."))
+    rename(tmp_path, ("model.", f"{prefix}model."), ("lm_head.", f"{prefix}lm_head."))
     tensors = load_file(tmp_path / "model.safetensors")
-    save_file({**tensors, **{name: torch.ones(4) for name in others}}, tmp_path / "model.safetensors")
-    text = json.loads((tmp_path / "config.json").read_text()) | {"eos_token_id": 5}
-    config = {"architectures": [wrapper], "dtype": "float32", part: text, "vision_config": {"image_size": 28}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({**tensors, other: torch.ones(4)}, tmp_path / "model.safetensors")
+    text = json.loads((tmp_path / "config.json").read_text()) | changes | {"eos_token_id": 5}
+    config = {"dtype": "float32", "vision_config": {"image_size": 28}}
+    config |= {part: text} if part is not None else text
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": [wrapper]}))
     (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True}))
     assert read_spec(ModelFiles("test", directory=tmp_path)).eos_token_ids == (5,)
     with torch.inference_mode():
@@ -601,6 +661,19 @@ def test_what_reads_images_and_sound_within_phi_4_is_not_loaded(tmp_path: Path) 
     save(model, tmp_path)
     with torch.inference_mode():
         expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    published = {}  # in Microsoft's own files linears have low-rank weights for images and for sound beside them
+    for name, tensor in load_file(file).items():
+        stem = name.removesuffix("_proj.weight")
+        if stem == name or not name.startswith("model.layers."):
+            published[name] = tensor
+            continue
+        published[f"{stem}_proj.base_layer.weight"] = tensor
+        for kind in ("speech", "vision"):
+            published |= {f"{stem}_proj.lora_{side}.{kind}.weight": torch.ones(4, 4) for side in "AB"}
+    save_file(published, file)
+    config.write_text(config.read_text().replace("Phi4MultimodalForCausalLM", "Phi4MMForCausalLM"))
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 

@@ -21,7 +21,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import AttentionSpec, ModelSpec
 
 Tensors = dict[str, Tensor]
 SIZES = {"vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 8}
@@ -188,6 +188,39 @@ OWN = {
         {"num_key_value_heads": ..., "bias": True, "rotary": {"base": 5e4, "type": "dynamic"}},
         {"num_key_value_heads": 8, "attention_bias": True, "rope_theta": 5e4},
     ),
+    "PanguEmbeddedForCausalLM": Own("Llama", {"bias": True}, {"attention_bias": True}),
+    "StableLMEpochForCausalLM": Own(
+        "StableLm",
+        {"rope_pct": 0.5, "norm_eps": 0.01, "use_qkv_bias": True},
+        {
+            "layer_norm_eps": 0.01,
+            "use_qkv_bias": True,
+            "rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "MiniMaxM1ForCausalLM": Own(
+        "MiniMax",
+        {
+            "attn_type_list": [0, 1, 0],
+            "postnorm": True,
+            "rotary_dim": 8,
+            "rope_theta": 500.0,
+            "num_local_experts": 5,
+            "layernorm_full_attention_alpha": 1.7,
+            "layernorm_linear_attention_alpha": 1.3,
+            "layernorm_mlp_alpha": 1.4,
+            "layernorm_mlp_beta": 0.6,
+        },
+        {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+            "num_local_experts": 5,
+            "full_attn_alpha_factor": 1.7,
+            "linear_attn_alpha_factor": 1.3,
+            "mlp_alpha_factor": 1.4,
+            "mlp_beta_factor": 0.6,
+        },
+    ),
     "XverseForCausalLM": Own("Llama", {"num_key_value_heads": ..., "pad_token_id": 1}, {"num_key_value_heads": 8}),
     "OrionForCausalLM": Own(
         "StableLm",
@@ -337,6 +370,13 @@ def test_logits_are_those_of_the_same_mathematics(architecture: str, tmp_path: P
     torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_half_of_each_head_of_minimax_text_01_is_rotated(tmp_path: Path) -> None:
+    """As in its published files; transformers' class rotates all of it."""
+    [_, layer, _] = spec_of(tmp_path, "MiniMaxM1ForCausalLM", rotary_dim=4).layers
+    assert isinstance(layer.mixer, AttentionSpec)
+    assert layer.mixer.rope is not None and layer.mixer.rope.rotary_dim == 4
+
+
 def spec_of(folder: Path, architecture: str, **fields: Any) -> ModelSpec:
     write(folder, {**SIZES, **HEADS, **OWN[architecture].fields, **fields, "architectures": [architecture]})
     return read_spec(ModelFiles("test", directory=folder))
@@ -363,6 +403,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a normalised head": ("BailingMoeForCausalLM", {"norm_head": True}, "norm_head True"),
     "softmax": ("BailingMoeV2ForCausalLM", {"score_function": "softmax"}, "score_function 'softmax'"),
     "no correction": ("BailingMoeV2ForCausalLM", {"moe_router_enable_expert_bias": False}, "expert_bias False"),
+    "the results' own stream": ("MiniMaxM1ForCausalLM", {"postnorm": False}, "postnorm False"),
+    "a shared expert": ("MiniMaxM1ForCausalLM", {"shared_intermediate_size": 8}, "shared_intermediate_size 8"),
+    "a third kind of layers": ("MiniMaxM1ForCausalLM", {"attn_type_list": [0, 2, 1]}, "attn_type_list"),
     "two of three layers": ("DeciLMForCausalLM", {"block_configs": BLOCKS[:2]}, "does not name 3 layers"),
     "Deci 7B": ("DeciLMForCausalLM", {"block_configs": None}, "block_configs"),
     "a linear": (

@@ -41,6 +41,8 @@ _SMALL = {
     "indexer_budget": 256,
     "indexer_compress_ratio": 4,
     "attention_types": [[["global", "local"], 4]],
+    "attn_type_list": [0, 1] * 4,
+    "postnorm": True,
     "multi_query_attention": True,
     "prefix_lm": False,
     "block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.0}}] * 8,

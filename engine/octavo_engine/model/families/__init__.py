@@ -71,7 +71,7 @@ from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hy_v4 import HY_V4
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
-from octavo_engine.model.families.internlm import INTERNLM, XVERSE
+from octavo_engine.model.families.internlm import INTERNLM
 from octavo_engine.model.families.internlm2 import INTERNLM2
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.jetmoe import JETMOE
@@ -84,6 +84,8 @@ from octavo_engine.model.families.lfm2_moe import LFM2_MOE
 from octavo_engine.model.families.lfm3 import LFM3
 from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.llama4 import LLAMA4
+from octavo_engine.model.families.llama_bidirectional import LLAMA_BIDIRECTIONAL_FAMILIES
+from octavo_engine.model.families.llama_shapes import LLAMA_SHAPES
 from octavo_engine.model.families.longcat import LONGCAT_FLASH
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
 from octavo_engine.model.families.mellum import MELLUM
@@ -93,6 +95,7 @@ from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax import MINIMAX
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.minimax_m3 import MINIMAX_M3, MINIMAX_M3_PUBLISHED
+from octavo_engine.model.families.minimax_text_01 import MINIMAX_PUBLISHED
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mistral4 import MISTRAL4
@@ -119,7 +122,8 @@ from octavo_engine.model.families.opt import OPT
 from octavo_engine.model.families.orion import ORION
 from octavo_engine.model.families.persimmon import PERSIMMON
 from octavo_engine.model.families.phi import PHI
-from octavo_engine.model.families.phi3 import PHI3, PHI4_MULTIMODAL
+from octavo_engine.model.families.phi3 import PHI3
+from octavo_engine.model.families.phi4_multimodal import PHI4_MM, PHI4_MULTIMODAL
 from octavo_engine.model.families.phimoe import PHIMOE, PHIMOE_PUBLISHED
 from octavo_engine.model.families.qwen import QWEN
 from octavo_engine.model.families.qwen2 import MIMO, QWEN2
@@ -134,7 +138,7 @@ from octavo_engine.model.families.roformer import LATER_BERT_DECODERS
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
-from octavo_engine.model.families.stablelm import STABLELM
+from octavo_engine.model.families.stablelm import STABLELM, STABLELM_EPOCH
 from octavo_engine.model.families.starcoder2 import STARCODER2
 from octavo_engine.model.families.step3p7 import STEP3P5, STEP3P7
 from octavo_engine.model.families.without_head import family_without_head
@@ -156,10 +160,12 @@ _ALL = (
     GPT_OSS,
     PHI3,
     PHI4_MULTIMODAL,
+    PHI4_MM,
     GRANITE,
     OLMO2,
     COHERE2,
     STABLELM,
+    STABLELM_EPOCH,
     GEMMA2,
     APERTUS,
     ARCEE,
@@ -200,7 +206,6 @@ _ALL = (
     OLMO3,
     ORION,
     INTERNLM,
-    XVERSE,
     INTERNLM2,
     INTERNLM3,
     SEED_OSS,
@@ -305,6 +310,8 @@ _ALL = (
     LONGCAT_FLASH,
     MINICPM3,
     YOUTU,
+    *LLAMA_SHAPES,
+    *MINIMAX_PUBLISHED,
     *BERT_FAMILIES,
     *BERT_DECODERS,
     *LATER_BERT_DECODERS,
@@ -316,6 +323,7 @@ _ALL = (
     *EUROBERT_FAMILIES,
     *JINA_EMBEDDINGS_FAMILIES,
     *MODERNBERT_FAMILIES,
+    *LLAMA_BIDIRECTIONAL_FAMILIES,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}

@@ -1,4 +1,4 @@
-"""InternLM 1 of Shanghai AI Laboratory: Llama with biases in attention. XVERSE 7B, 13B and 65B: Llama itself."""
+"""InternLM 1 of Shanghai AI Laboratory: Llama with biases in attention."""
 
 from __future__ import annotations
 
@@ -27,10 +27,4 @@ INTERNLM = Family(
     read=_read,
     aliases={"bias": "attention_bias"},
     defaults={**LLAMA.defaults, "attention_bias": True, "max_position_embeddings": 2048},
-)
-XVERSE: Family = Family(
-    architecture="XverseForCausalLM",
-    model_type="xverse",
-    read=lambda fields: replace(LLAMA.read(fields), architecture=XVERSE.architecture),
-    defaults={**LLAMA.defaults, "max_position_embeddings": 8192, "eos_token_id": 3},
 )

@@ -1,8 +1,9 @@
 """Finds the language model in the config.json of a model that also takes images or sound.
 
 Only the language model is computed, by its own family. Its fields are in `text_config` (in InternVL's own files
-`llm_config`), in older files of Qwen2-VL among the others. Checkpoints put a prefix before its tensors' names, which
-depends on the version of transformers; the tensors of images and sound are not read.
+`llm_config`, in DeepSeek's `language_config`), in older files of Qwen2-VL and in MiniCPM-V's among the others.
+Checkpoints put a prefix before its tensors' names, which depends on the version of transformers; the tensors of images
+and sound are not read.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED
 from octavo_engine.model.families.multimodal_modules import OTHER_MODULES
+from octavo_engine.model.families.multimodal_own_classes import deepseek_class
 from octavo_engine.model.names import StoredNames
 
 _OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
 """Fields beside `text_config` that concern the language model; they take precedence over those in it."""
+_PARTS = ("text_config", "llm_config", "language_config")
+"""The objects in config.json, one of which has the language model's fields."""
 
 STORED_NAMES = StoredNames(
     renamed=(
@@ -28,6 +32,8 @@ STORED_NAMES = StoredNames(
         ("model.text_model.", "model."),
         ("text_model.model.", "model."),
         ("text_model.lm_head.", "lm_head."),
+        ("llm.", ""),  # MiniCPM-V, Ovis
+        ("language.", ""),  # DeepSeek VL 2
         ("thinker.model.language_model.", "model."),  # Qwen's models that also speak
         ("thinker.model.", "model."),
         ("thinker.lm_head.", "lm_head."),
@@ -40,7 +46,8 @@ STORED_NAMES = StoredNames(
         "image_newline",
         "model.image_newline",
         "model.high_res_vision_alpha",
-        "model.view_seperator",  # of DeepSeek OCR 2, whose files spell it so
+        "view_seperator",  # of DeepSeek VL 2 and OCR, whose files spell it so
+        "model.view_seperator",
     ),
 )
 
@@ -65,11 +72,14 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
         thinker := config.get("thinker_config"), Mapping
     ):  # the part that writes text, beside one that speaks
         config = {**config, **thinker}
-    text = config.get("llm_config" if wrapper == "InternVLChatModel" else "text_config")
-    fields = dict(text) if isinstance(text, Mapping) else dict(config)
+    parts = (config[name] for name in _PARTS if isinstance(config.get(name), Mapping))
+    fields = dict(next(parts, config))
     fields |= {name: config[name] for name in _OUTER_FIELDS if config.get(name) not in (None, [])}
     if wrapper in NEVER_TIED:
         fields["tie_word_embeddings"] = False
-    architecture = WRAPPERS[wrapper] or BY_MODEL_TYPE.get(str(fields.get("model_type")), "")
-    fields["architectures"] = [architecture or f"{wrapper} of text_config.model_type {fields.get('model_type')}"]
+    kind = " ".join(str(fields[name]) for name in ("model_type", "version") if fields.get(name) is not None)
+    architecture = WRAPPERS[wrapper] or BY_MODEL_TYPE.get(kind, "")
+    if architecture == "DeepseekV2ForCausalLM":
+        architecture = deepseek_class(fields)
+    fields["architectures"] = [architecture or f"{wrapper} of text_config.model_type {kind}"]
     return fields

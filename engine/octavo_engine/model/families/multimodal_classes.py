@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from octavo_engine.model.families.multimodal_own_classes import OWN_CLASSES
+
 WRAPPERS: Mapping[str, str] = {
+    **OWN_CLASSES,
     "AriaForConditionalGeneration": "AriaTextForCausalLM",
     "AudioFlamingo3ForConditionalGeneration": "",
     "AyaVisionForConditionalGeneration": "",
@@ -43,11 +46,10 @@ WRAPPERS: Mapping[str, str] = {
     "Idefics2ForConditionalGeneration": "",
     "Idefics3ForConditionalGeneration": "",
     "InstructBlipForConditionalGeneration": "",
-    "InternVLChatModel": "",
+    "InstructBlipVideoForConditionalGeneration": "",
     "InternVLForConditionalGeneration": "",
     "JanusForConditionalGeneration": "",
     "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
-    "KimiVLForConditionalGeneration": "DeepseekV3ForCausalLM",
     "Kimi_K25ForConditionalGeneration": "DeepseekV3ForCausalLM",
     "Lfm2VlForConditionalGeneration": "",
     "Lfm3VlForConditionalGeneration": "Lfm3ForCausalLM",
@@ -68,7 +70,6 @@ WRAPPERS: Mapping[str, str] = {
     "MossTranscribeDiarizeForConditionalGeneration": "",
     "MuseGlimmerForConditionalGeneration": "MuseGlimmerTextForCausalLM",
     "MusicFlamingoForConditionalGeneration": "",
-    "NemotronH_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "Ovis2ForConditionalGeneration": "",
     "PaddleOCRVLForConditionalGeneration": "LlamaForCausalLM",
     "PerceptionLMForConditionalGeneration": "",
@@ -95,4 +96,4 @@ WRAPPERS: Mapping[str, str] = {
     "VipLlavaForConditionalGeneration": "",
     "VoxtralForConditionalGeneration": "",
 }
-"""The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE for its `model_type`."""
+"""The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
+from octavo_engine.model.families.multimodal_own_classes import OWN_CLASSES
 
 BY_MODEL_TYPE: Mapping[str, str] = {
     "cohere2": "Cohere2ForCausalLM",
@@ -16,6 +17,13 @@ BY_MODEL_TYPE: Mapping[str, str] = {
     "internlm2": "InternLM2ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "minicpmo 2.6": "Qwen2ForCausalLM",
+    "minicpmo 4.5": "Qwen3ForCausalLM",
+    "minicpmv 2.0": "MiniCPMForCausalLM",
+    "minicpmv 2.5": "LlamaForCausalLM",
+    "minicpmv 2.6": "Qwen2ForCausalLM",
+    "minicpmv 4.0": "LlamaForCausalLM",
+    "minicpmv 4.5": "Qwen3ForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
@@ -29,18 +37,21 @@ BY_MODEL_TYPE: Mapping[str, str] = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }
-PLAIN_HEADS = frozenset(WRAPPERS) - {
-    "CohereCompassForConditionalGeneration",
-    "Gemma3nForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",
-    "Granite4VisionForConditionalGeneration",
-    "GraniteDoclingForConditionalGeneration",
-    "HyperCLOVAXVisionV2ForConditionalGeneration",
-    "MuseGlimmerForConditionalGeneration",
-    "NemotronH_Omni_Reasoning_V3",
-    "MistralLarge4ForConditionalGeneration",
-}
+"""The architecture of a language model by its `model_type`, followed by `version` where config.json states one."""
+PLAIN_HEADS = frozenset(WRAPPERS).difference(
+    OWN_CLASSES,
+    {
+        "CohereCompassForConditionalGeneration",
+        "Gemma3nForConditionalGeneration",
+        "Gemma4ForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration",
+        "Granite4VisionForConditionalGeneration",
+        "GraniteDoclingForConditionalGeneration",
+        "HyperCLOVAXVisionV2ForConditionalGeneration",
+        "MuseGlimmerForConditionalGeneration",
+        "MistralLarge4ForConditionalGeneration",
+    },
+)
 """Architectures that compute logits without the scales and softcaps of their language model."""
 NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
 """Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""

@@ -53,5 +53,13 @@ OTHER_MODULES = (
     "sam_model",
     "qwen2_model",
     "resampler_model",
+    "resampler",
+    "vpm",
+    "apm",
+    "audio_projection_layer",
+    "tts",
+    "visual_tokenizer",
+    "vte",
+    "vision",
 )
 """The first parts of these modules' names."""

@@ -5,6 +5,8 @@ Some models have QK norm with weights of each head's own, or attention and feed-
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
@@ -49,3 +51,11 @@ STABLELM = Family(
         "eos_token_id": 0,
     },
 )
+STABLELM_EPOCH: Family = replace(
+    STABLELM,
+    architecture="StableLMEpochForCausalLM",
+    model_type="stablelm_epoch",
+    read=lambda fields: replace(_read(fields), architecture=STABLELM_EPOCH.architecture),
+    aliases={"rope_pct": "partial_rotary_factor", "norm_eps": "layer_norm_eps"},
+)
+"""The first version, under the class of its own repository."""
