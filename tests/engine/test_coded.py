@@ -12,14 +12,15 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from rank_logits import logits_of
-from test_compute import AMX, AVX2, AVX512_BF16, BF16, F16, F32
+from test_compute import BF16, F16, F32
 from test_cpu_kernels import FLAGS, LEVELS, REASON, kernels_for, needs_kernels
 from test_fp8 import linears, load
 
 from octavo_engine.kernels.cpu import build, library
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
-from octavo_engine.model.layers.operations.products import kernel_coded_product, multiplies_codes, torch_product
+from octavo_engine.model.layers.operations.crossovers import Crossovers
+from octavo_engine.model.layers.operations.products import kernel_coded_product, torch_product
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
@@ -299,21 +300,22 @@ def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, ca
 
 
 @pytest.mark.parametrize(
-    ("features", "interleaved", "most"),
-    [(AVX2, True, 999), (AVX512_BF16, True, 999), (AMX, True, 128), (AVX2, False, 16), (AMX, False, 16)],
+    ("crossovers", "interleaved", "most"),
+    [(Crossovers(16, 128), False, 16), (Crossovers(16, 128), True, 128), (Crossovers(0, None), False, 0)],
 )
-def test_whether_codes_are_multiplied_follows_from_features_order_and_tokens(features, interleaved, most) -> None:
-    counts = [tokens for tokens in range(1, 1000) if multiplies_codes(features, tokens, interleaved=interleaved)]
+def test_whether_codes_are_multiplied_follows_from_their_order_and_tokens(crossovers, interleaved, most) -> None:
+    counts = [tokens for tokens in range(1, 999) if crossovers.multiplies_codes(tokens, interleaved=interleaved)]
     assert counts == list(range(1, most + 1))
+    assert Crossovers(None, None).multiplies_codes(999, interleaved=interleaved)
 
 
 def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:
     """And what no kernel knows is left to the method."""
     weight, exact = coded("int4"), numbers(coded("int4"))
-    for interleaved, features in ((False, AVX2), (True, AVX512_BF16), (True, AMX)):
+    for interleaved, crossovers in ((False, Crossovers(16)), (True, Crossovers()), (True, Crossovers(interleaved=128))):
         if interleaved:
             kernels.interleave(weight)
-        product = kernel_coded_product(kernels, features, torch_product)
+        product = kernel_coded_product(kernels, crossovers, torch_product)
         for tokens in (1, 130):
             x = random(tokens, 576, dtype=BF16, seed=tokens)
             found = product(x, weight, None, None)

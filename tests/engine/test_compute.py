@@ -19,7 +19,9 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import compute_bytes, widening_bytes
 from octavo_engine.model.layers.operations import choose_compute as choosing
-from octavo_engine.model.layers.operations.choose_compute import Path, choose_compute, choose_path
+from octavo_engine.model.layers.operations.choose_compute import choose_compute, torch_compute
+from octavo_engine.model.layers.operations.crossovers import Crossovers
+from octavo_engine.model.layers.operations.paths import Path, choose_path
 from octavo_engine.model.layers.operations.products import torch_product, wide_product
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -87,6 +89,7 @@ def emulating(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with AVX2 and no more, on which no kernels can be compiled."""
     monkeypatch.setattr(choosing, "cpu_kernels", lambda: None)
     monkeypatch.setattr(choosing, "cpu_features", lambda: AVX2)
+    monkeypatch.setattr(choosing, "measured_crossovers", lambda *_, **__: Crossovers())
 
 
 @pytest.fixture
@@ -109,16 +112,27 @@ def test_many_tokens_are_rounded_once(dtype: torch.dtype, with_bias: bool) -> No
     assert bool((error <= half_a_step * 1.001 + 1e-4).all())
 
 
-def test_few_tokens_read_the_weight_as_it_is() -> None:
-    x, weight = torch.randn(8, 64).bfloat16(), torch.randn(32, 64).bfloat16()
-    assert torch.equal(wide_product(x, weight, None, None), F.linear(x, weight))
+@pytest.mark.parametrize(
+    ("narrow", "tokens", "is_widened"), [(8, 8, False), (8, 9, True), (0, 1, True), (None, 9, False)]
+)
+def test_few_tokens_read_the_weight_as_it_is(
+    narrow: int | None, tokens: int, is_widened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widened: list[object] = []
+    monkeypatch.setattr(choosing, "wide_product", lambda *given: widened.append(given) or torch_product(*given))
+    x, weight = torch.randn(tokens, 64).bfloat16(), torch.randn(32, 64).bfloat16()
+    product = torch_compute("torch in float32", Crossovers(narrow=narrow)).product
+    assert torch.equal(product(x, weight, None, None), F.linear(x, weight))
+    assert bool(widened) == is_widened
 
 
 def test_chosen_where_products_are_emulated(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = read_spec(files)
-    assert choose_compute(spec, torch.bfloat16, CPU).product is wide_product
+    x, weight = torch.randn(9, 200).bfloat16(), torch.randn(72, 200).bfloat16()
+    product = choose_compute(spec, torch.bfloat16, CPU).product
+    assert torch.equal(product(x, weight, None, None), wide_product(x, weight, None, None))
     assert choose_compute(spec, torch.float32, CPU).product is torch_product
     assert compute_bytes(blueprint_of(files), torch.device("cuda"), 512) == 0
     monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512_BF16)

@@ -18,8 +18,9 @@ from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.operations.choose_compute import Path, kernel_compute, torch_compute
+from octavo_engine.model.layers.operations.choose_compute import kernel_compute, torch_compute
 from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.paths import Path
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.selection import Quantization
 from octavo_engine.model.spec import (

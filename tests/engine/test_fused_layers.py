@@ -16,16 +16,15 @@ from test_decoder import load, random_tokens
 from test_footprint import WIDE, make_decoder
 
 from octavo_engine.attention.cpu import CPUAttention
-from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.cpu.pages import LINE, HugePages, use_huge_pages
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.operations import choose_compute as choose_compute_module
 from octavo_engine.model.layers.operations import fused as fused_module
 from octavo_engine.model.layers.operations.choose_compute import kernel_compute
+from octavo_engine.model.layers.operations.crossovers import Crossovers
 from octavo_engine.model.layers.operations.fused import FusedLayers, kernels_know
 from octavo_engine.model.layers.operations.run_layers import one_by_one
 from octavo_engine.model.loader import load_model
@@ -120,11 +119,14 @@ def test_the_same_bits_with_adapters(decoder, monkeypatch):
     assert torch.equal(together, logits(decoder, step))
 
 
-def load_coded(checkpoint: Any, by: CPUKernels, quantization: Quantization) -> Decoder:
+def load_coded(
+    checkpoint: Any, by: CPUKernels, quantization: Quantization, crossovers: Crossovers | None = None
+) -> Decoder:
     """The model of `checkpoint`, quantized while it is loaded, in bfloat16 and by one instruction set's kernels."""
     files = ModelFiles("test", directory=checkpoint)
     spec = replace(read_spec(files), quantization=quantization)
-    with mock.patch.object(decoder_module, "choose_compute", lambda spec, *_: kernel_compute(by, fused=spec)):
+    compute = kernel_compute(by, fused=spec, crossovers=crossovers or Crossovers())
+    with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute):
         return load_model(files, spec, torch.device("cpu"), torch.bfloat16, lambda *_: None)
 
 
@@ -159,8 +161,7 @@ def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):
 @needs_kernels
 def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monkeypatch):
     checkpoint = save(reference_model(**SIZES, intermediate_size=192), tmp_path)
-    monkeypatch.setattr(choose_compute_module, "cpu_features", lambda: CPUFeatures(avx2=True, amx=True))
-    decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"]), []
+    decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"], Crossovers(interleaved=128)), []
     monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])
     for tokens in (1, 128, 129):
         logits(decoder, [(tokens, tokens)])

@@ -69,19 +69,26 @@ def library_for(level: str) -> Path:
 
 def _kept(level: str) -> Path:
     """Return the kernels in the user's cache, compiled first if needed; in a new folder if the cache cannot be used."""
-    folder = _cache()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if reason := _untrusted(folder):
-            log.warning("%s is not used: %s; make it your own with chmod 700, or set XDG_CACHE_HOME", folder, reason)
-            folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
-    except OSError:  # a read-only file system: compiled again at the next start
-        folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
+    folder = kernel_cache() or Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
     found = folder / _file_name(level)
     if found.exists() and not _untrusted(found):
         return found
     log.info("compiling the kernels for this CPU, once: 5 to 10 s on an idle machine")
     return compile_to(folder, level)
+
+
+def kernel_cache() -> Path | None:
+    """Return the user's folder of kernels, created if needed; None where there can be none that is theirs alone."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        reason = _untrusted(folder)
+    except OSError:  # a read-only file system: compiled again at the next start
+        return None
+    if reason:
+        log.warning("%s is not used: %s; make it your own with chmod 700, or set XDG_CACHE_HOME", folder, reason)
+        return None
+    return folder
 
 
 def _untrusted(path: Path) -> str:
@@ -129,10 +136,6 @@ def _level() -> str:
         if flags.issuperset(needed):
             return level
     raise BuildError("it has no AVX2")
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "kernels"
 
 
 def _copied(level: str) -> Path:

@@ -43,6 +43,17 @@ def _may_use_tiles() -> bool:
     return granted == 0
 
 
+def cpu_model() -> str:
+    """Return what /proc/cpuinfo calls the first CPU; empty without that file."""
+    names = {"model name", "CPU implementer", "CPU part"}
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return ""
+    fields = (line.partition(":") for line in first.splitlines())
+    return " ".join(value.strip() for name, _, value in fields if name.strip() in names)
+
+
 def cpu_features() -> CPUFeatures:
     """Return the features of this machine's CPU."""
     flags = cpu_flags()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
-from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
+from octavo_engine.kernels.cpu.features import cpu_features
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.crossovers import Crossovers
 from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.operations.fused import FusedLayers, kernels_know
+from octavo_engine.model.layers.operations.measured_crossovers import measured_crossovers
+from octavo_engine.model.layers.operations.paths import Path, choose_path
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise
 from octavo_engine.model.layers.operations.products import (
     CodedVocabulary,
@@ -20,30 +21,14 @@ from octavo_engine.model.layers.operations.products import (
     kernel_gated_product,
     kernel_logits,
     kernel_product,
+    torch_product,
     wide_product,
 )
 from octavo_engine.model.layers.operations.run_layers import LayerRunner, one_by_one
 from octavo_engine.model.shard import UNSHARDED, Shard
 from octavo_engine.model.spec import CompressedAttentionSpec, LatentAttentionSpec, ModelSpec
 
-_FEW_BESIDE_WIDE = 64
-"""With AVX2 alone, up to so many tokens are multiplied faster by our kernels, more in float32."""
-
-Path = Literal["torch", "torch in float32", "kernels", "kernels and float32"]
-"""The ways to compute on a CPU: by PyTorch, by our C kernels, or by one for few tokens and another for many."""
-
-
-def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool) -> Path:
-    """Return the quickest way to compute in `dtype` on a CPU with these features.
-
-    `has_kernels`: the C kernels are there and fit the model.
-    """
-    if not has_kernels or dtype not in DTYPES:
-        # PyTorch emulates products of half precision, so that it is quicker to widen weights for many tokens.
-        half = dtype in {torch.bfloat16, torch.float16}
-        emulates = half and features.avx2 and not features.avx512_bf16
-        return "torch in float32" if emulates else "torch"
-    return "kernels and float32" if dtype == torch.bfloat16 and not features.avx512 else "kernels"
+_USUAL = Crossovers()
 
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> Compute:
@@ -56,10 +41,11 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
         return Compute()
     kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
     path = choose_path(cpu_features(), dtype, has_kernels=kernels is not None)
+    measured = measured_crossovers(kernels, path, dtype, coded=spec.quantization is not None)
     if kernels is None:
-        return torch_compute(path)
+        return torch_compute(path, measured)
     known = shard.size == 1 and dtype == torch.bfloat16 and kernels_know(spec)
-    return kernel_compute(kernels, path, spec if known else None)
+    return kernel_compute(kernels, path, spec if known else None, measured)
 
 
 def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
@@ -75,26 +61,32 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     return not any(width % LANES for width in widths) and not any(size % (2 * LANES) for size in heads)
 
 
-def torch_compute(path: Path = "torch") -> Compute:
+def torch_compute(path: Path = "torch", crossovers: Crossovers = _USUAL) -> Compute:
     """Return the operations by PyTorch alone, for the paths that need no kernels."""
     if path == "torch":
         return Compute()
-    return Compute(product=wide_product, experts=ExpertsInTurn(wide_product), widens=True)
+    product = by_tokens(torch_product, crossovers.narrow, wide_product)
+    return Compute(product=product, experts=ExpertsInTurn(product), widens=True)
 
 
-def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec | None = None) -> Compute:
+def kernel_compute(
+    kernels: CPUKernels,
+    path: Path = "kernels",
+    fused: ModelSpec | None = None,
+    crossovers: Crossovers = _USUAL,
+) -> Compute:
     """Return the operations by the C kernels, for the paths that begin with "kernels".
 
     `fused` is a spec whose layers are computed in one call; None: layer by layer.
     """
     product, most_tokens = kernel_product(kernels), None
     if path == "kernels and float32":
-        most_tokens = _FEW_BESIDE_WIDE
+        most_tokens = crossovers.kernels
         product = by_tokens(product, most_tokens, wide_product)
-    coded_product = kernel_coded_product(kernels, cpu_features(), product)
+    coded_product = kernel_coded_product(kernels, crossovers, product)
     runner: LayerRunner = one_by_one
     if fused is not None and fused.norm is not None:
-        runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, cpu_features(), most_tokens)
+        runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, crossovers, most_tokens)
     return Compute(
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.cpu import CPUAttention
-from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels, packed_words
-from octavo_engine.model.layers.operations.products import multiplies_codes
+from octavo_engine.model.layers.operations.crossovers import Crossovers
 from octavo_engine.model.layers.operations.run_layers import Layer, Ropes, one_by_one
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.gguf import GGUFBlocks
@@ -91,16 +90,16 @@ class FusedLayers:
         kernels: CPUKernels,
         eps: float,
         scale: float,
-        features: CPUFeatures,
+        crossovers: Crossovers,
         most_tokens: int | None = None,
     ) -> None:
         """Describe layers of norms with `eps` and attention with `scale`, on one rank.
 
-        They compute at most `most_tokens` tokens; None: any number. `features` decide whether codes are
-        multiplied as they are.
+        They compute at most `most_tokens` tokens; None: any number. `crossovers` decide whether codes
+        are multiplied as they are.
         """
         self._kernels, self._eps, self._scale, self._most_tokens = kernels, eps, scale, most_tokens
-        self._features = features
+        self._crossovers = crossovers
         self._layers: CPULayers | None = None
         self._caches: object = None
         self._has_adapters = False
@@ -122,7 +121,7 @@ class FusedLayers:
         return fused(x, rope.cos, rope.sin, attention.metadata, attention.adapter_slots)
 
     def _multiplies_codes(self, fused: CPULayers, tokens: int) -> bool:
-        return multiplies_codes(self._features, tokens, interleaved=fused.interleaved)
+        return self._crossovers.multiplies_codes(tokens, interleaved=fused.interleaved)
 
     def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
         """Return layers and caches as the kernels read them, described anew if the caches have changed.

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels
+from octavo_engine.model.layers.operations.crossovers import Crossovers
 
 Product = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 """x [T, in], weight [out, in], bias [out], addend [T, out] to x weight^T + bias + addend [T, out], in x's dtype.
@@ -24,13 +24,6 @@ CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Ten
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
-_FEW_CODED = 16
-"""The most tokens for which codes are multiplied as floats."""
-_FEW_BESIDE_TILES = 128
-"""With AMX, the most tokens for which codes are multiplied as whole numbers."""
-_FEW_TO_WIDEN_FOR = 8
-"""The most tokens for which a weight is multiplied in its own dtype, not widened to float32."""
-
 
 def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
     """Multiply by PyTorch, rounded before `addend` is added, as Hugging Face transformers does."""
@@ -39,13 +32,11 @@ def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor
 
 
 def wide_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-    """Multiply by PyTorch, more than a few tokens in float32, rounded once before `addend` is added.
+    """Multiply by PyTorch in float32, rounded once before `addend` is added.
 
     The weight is widened for this call alone, which is as quick as a buffer that is kept. With AVX2 SmolLM2's linears
     take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
     """
-    if len(x) <= _FEW_TO_WIDEN_FOR:
-        return torch_product(x, weight, bias, addend)
     wide = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     return wide if addend is None else addend + wide
 
@@ -70,18 +61,7 @@ def kernel_product(kernels: CPUKernels) -> Product:
     return product
 
 
-def multiplies_codes(features: CPUFeatures, tokens: int, *, interleaved: bool) -> bool:
-    """Return True if codes are multiplied as they are, False if they are dequantized for floating-point products.
-
-    Products of whole numbers are the quickest for any number of tokens, but with AMX only for up to 128: the linears of
-    SmolLM2 took 19 instead of 42 ms for 32 tokens, 64 and 62 for 128, 115 and 73 for 256.
-    """
-    if interleaved:
-        return not features.amx or tokens <= _FEW_BESIDE_TILES
-    return tokens <= _FEW_CODED
-
-
-def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
+def kernel_coded_product(kernels: CPUKernels, crossovers: Crossovers, product: Product) -> CodedProduct:
     """Return the product of our C kernels with coded weights; `product` multiplies those that they dequantize first.
 
     The product gives None for half precision, or for groups that the kernels do not know.
@@ -90,7 +70,7 @@ def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Pr
     def coded(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
         if x.dtype not in DTYPES or not weight.known_to_kernels:
             return None
-        if not multiplies_codes(features, len(x), interleaved=weight.interleaved):
+        if not crossovers.multiplies_codes(len(x), interleaved=weight.interleaved):
             return product(x, kernels.dequantize(weight, x.dtype), bias, addend)
         return kernels.coded_linear(x, weight, bias, addend)
 
@@ -145,8 +125,10 @@ class CodedVocabulary:
         return logits if out is None else out.copy_(logits)
 
 
-def by_tokens(few: Product, most_tokens: int, many: Product) -> Product:
-    """Return the product that calls `few` for at most `most_tokens` tokens, and `many` for more."""
+def by_tokens(few: Product, most_tokens: int | None, many: Product) -> Product:
+    """Return the product that calls `few` for at most `most_tokens` tokens, and `many` for more; None: `few` alone."""
+    if most_tokens is None:
+        return few
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         return (few if len(x) <= most_tokens else many)(x, weight, bias, addend)
