@@ -232,7 +232,7 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back cluster/test_llmservice_reconcile.py
             test_an_image_that_is_not_there_is_reported""",
         "a new pod ends again and again: the model is not found (exit code 3) or does not fit (4), its flags are "
-        "wrong (2), it crashes":
+        "wrong (2), it crashes or is killed (137)":
         """operator/test_summarize.py test_phase_is_that_of_the_furthest_pod test_a_failed_container_says_why
             test_ready_is_not_taken_away_by_a_new_pod_that_fails
             test_last_words_are_the_engines_own_sentence_where_it_left_one operator/test_rollout.py

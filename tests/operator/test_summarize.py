@@ -137,6 +137,7 @@ TROUBLES = [
     (exited(0), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
     (exited(143), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
     (exited(139), Reason.CRASH_LOOP, "exit code 139"),
+    (exited(137, "GET /health 200"), Reason.CRASH_LOOP, "GET /health 200; something killed it: kubectl describe pod"),
     (exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY, "memory limit: raise spec.resources.limits.memory"),
     (
         {**exited(137, reason="OOMKilled"), "resources": {"limits": {"memory": "200Mi"}}},

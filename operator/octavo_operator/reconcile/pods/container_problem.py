@@ -31,6 +31,12 @@ _EXIT_CODES = {
 _OURS = (CONTAINER, FETCH, SIDECAR)
 """Containers whose exit codes mean what _EXIT_CODES says."""
 ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
+_KILLED = 137  # SIGKILL
+_KILLED_HELP = (
+    "something killed it: kubectl describe pod {} shows whether a probe had failed, which needs CPU "
+    "(spec.resources.requests.cpu) or time to load (spec.rollout.startupTimeoutSeconds); if none had, its node had no "
+    "memory left (spec.resources.requests.memory)"
+)
 _MISSING = re.compile(r'\b(secret|configmap)s? (?:"|cache\b|\S+/)', re.IGNORECASE)
 """The object that a container's environment is read from, in the words of a node that cannot read it."""
 _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
@@ -85,7 +91,9 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
             "spec.rollout.startupTimeoutSeconds if the model needs longer to load",
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
-    return Problem(reason, f"pod {pod} ended with exit code {code}" + (f": {words}" if words else ""))
+    said = f": {words}" if words else ""
+    help_ = f"; {_KILLED_HELP.format(pod)}" if code == _KILLED else ""
+    return Problem(reason, f"pod {pod} ended with exit code {code}{said}{help_}")
 
 
 def _memory_limit(container: Mapping[str, Any]) -> str:
