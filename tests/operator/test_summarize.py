@@ -505,6 +505,15 @@ def test_annotations_that_leave_no_room_are_to_be_taken_off_what_has_them(refuse
     assert (advice(said) == said) == (not help_)
 
 
+@pytest.mark.parametrize(
+    ("who", "binding"),
+    [("ValidatingAdmissionPolicy 'teams'", " with binding 'all'"), ('admission webhook "policy.example.com"', "")],
+)
+def test_what_a_policy_denies_says_who_can_help(who: str, binding: str) -> None:
+    said = f'deployments.apps "good" is forbidden: {who}{binding} denied the request: no label team'
+    assert advice(said).startswith(f"{said}; change the spec to what {who} allows, or have its administrator exempt")
+
+
 def test_a_cluster_without_nodes_says_so() -> None:
     said = "no nodes available to schedule pods"
     unscheduled = {"type": "PodScheduled", "status": "False", "message": said}

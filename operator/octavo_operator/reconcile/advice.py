@@ -59,6 +59,10 @@ _ADVICE = (
         "repair the admission webhook {0}, or have its administrator set failurePolicy to Ignore",
     ),
     (
+        r"""((?:ValidatingAdmissionPolicy|admission webhook) (?:'[^']+'|"[^"]+"))(?: with \S+ '[^']+')? denied """,
+        "change the spec to what {0} allows, or have its administrator exempt the operator's objects",
+    ),
+    (
         r"are controlled by multiple HPAs: \[([^\]]+)\]",
         "none of {0} scales while there are several: keep one",
     ),
