@@ -147,6 +147,14 @@ TROUBLES = [
     (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
     (waiting("ImagePullBackOff", "back-off pulling"), Reason.PULL_FAILED, "cannot pull"),
     *(
+        (waiting("ErrImagePull", f'Back-off pulling image "{image}": not found'), Reason.PULL_FAILED, f"pull {said}:")
+        for image, said in (
+            ("docker.io/library/octavo-engine:1", "octavo-engine:1"),
+            ("octavo-engine@sha256:1f", "octavo-engine:1"),
+            ("registry.example.com/weights:1", "registry.example.com/weights:1, which it has as a volume"),
+        )
+    ),
+    *(
         (waiting("ErrImagePull", said), Reason.PULL_FAILED, "Secrets in spec.engine.imagePullSecrets")
         for said in (
             "token: 401 Unauthorized",

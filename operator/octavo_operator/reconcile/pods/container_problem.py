@@ -16,6 +16,8 @@ _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "Inva
 _NOT_AUTHORIZED = re.compile(
     r"\bunauthorized\b|403 \(?forbidden|access (to the resource is )?denied|authorization failed", re.IGNORECASE
 )
+_PULLED = re.compile(r'\bimage "([^"]+)"')
+_VERSION = re.compile(r"(:[^/:@]+)?(@.+)?$")
 _CREDENTIALS = (
     "; if that registry wants credentials, see whether the Secrets in spec.engine.imagePullSecrets have them, and "
     "exist (kubectl get secrets): the kubelet leaves out one that does not"
@@ -48,7 +50,8 @@ def waiting_problem(pod: str, waiting: Mapping[str, Any], container: Mapping[str
     why, message = waiting.get("reason") or "", waiting.get("message") or ""
     if why in _PULL_FAILURES:
         help_ = _CREDENTIALS if _NOT_AUTHORIZED.search(message) else ""
-        return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {container.get('image')}: {message or why}{help_}")
+        image = _unpulled(container.get("image") or "", message)
+        return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {image}: {message or why}{help_}")
     if why == "CreateContainerConfigError":
         return Problem(_reason_of_settings(message), f"pod {pod} cannot start: {message}")
     if why in UNSTARTED:
@@ -57,6 +60,17 @@ def waiting_problem(pod: str, waiting: Mapping[str, Any], container: Mapping[str
     if ended is None and why == "CrashLoopBackOff":  # its node has removed the container, and with it how it ended
         return Problem(Reason.CRASH_LOOP, f"pod {pod} ends again and again: {message or why}")
     return ended
+
+
+def _unpulled(image: str, message: str) -> str:
+    """Return the image that `message` is about: that of the container, or one that the pod has as a volume.
+
+    The kubelet reports both as the container's state.
+    """
+    pulled = _PULLED.search(message)
+    if pulled is None or _VERSION.sub("", pulled[1]).endswith(_VERSION.sub("", image)):  # it may add a registry
+        return image
+    return f"{pulled[1]}, which it has as a volume"
 
 
 def _reason_of_settings(message: str) -> Reason:
