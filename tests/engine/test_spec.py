@@ -237,10 +237,22 @@ WRONG = {
         {"architectures": ["WhisperForConditionalGeneration"]},
         "'WhisperForConditionalGeneration' is not supported; only by its name the nearest supported is ",
     ),
+    "a class of its own": (
+        {"architectures": ["MyLlamaForCausalLM"], "model_type": "llama"},
+        "'MyLlamaForCausalLM' is not supported; its model_type is that of LlamaForCausalLM: if both compute the same, "
+        "write LlamaForCausalLM into architectures; octavo",
+    ),
     "no architecture": ({"architectures": None, "model_type": None}, "architectures is missing"),
     "no architecture of several": ({"architectures": [], "model_type": "bert-generation"}, "architectures is missing"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is missing or not a list of names"),
 }
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "mistral", "gpt2"])
+def test_model_type_stands_in_for_architectures(model_type, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_31, "architectures": None, "model_type": model_type}))
+    read = read_spec(ModelFiles("test", directory=tmp_path))
+    assert read.architecture.lower().startswith(model_type)
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)

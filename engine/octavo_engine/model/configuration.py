@@ -36,6 +36,8 @@ _QUANTIZATION = "hf_quant_config.json"
 _MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_NAME = 200
 """The most characters of an architecture's name, which is compared with all supported ones."""
+_GENERATING = ("ForCausalLM", "LMHeadModel")
+"""The endings of the names of classes that generate text."""
 _NEAR = 0.6
 """Likeness, 0 to 1, from which the nearest architecture is likely to be related: Phi5 to Phi, not Whisper to Phi."""
 _CHANGES_THE_ANSWER = (
@@ -147,7 +149,7 @@ def _without_further_heads(spec: ModelSpec, fields: Fields) -> ModelSpec:
 
 
 def _read(config: dict[str, Any], path: Path) -> ModelSpec:
-    family = find_family(config.get("architectures"), path)
+    family = find_family(config.get("architectures"), path, config.get("model_type"))
     fields = family.fields(str(path), config)
     spec = family.read(fields)
     _refuse_unread(fields, family)
@@ -193,15 +195,21 @@ def _architectures(config: dict[str, Any]) -> Any:
     names = config.get("architectures")
     if names:
         return names
-    kind, ends = config.get("model_type"), ("ForCausalLM", "LMHeadModel")
-    classes = [name for name, each in FAMILIES.items() if each.model_type == kind and name.endswith(ends)]
-    return classes if len(classes) == 1 else names
+    known = _class_of(config.get("model_type"))
+    return names if known is None else [known]
 
 
-def find_family(architectures: Any, path: Path) -> Family:
+def _class_of(model_type: Any) -> str | None:
+    """Return the class that generates text of this `model_type`; None if there is none, or more than one."""
+    classes = [name for name, each in FAMILIES.items() if each.model_type == model_type and name.endswith(_GENERATING)]
+    return classes[0] if len(classes) == 1 else None
+
+
+def find_family(architectures: Any, path: Path, model_type: Any = None) -> Family:
     """Return the family of the first supported name in `architectures`.
 
-    ModelLoadError names the nearest one.
+    ModelLoadError names the nearest one, or the class of this `model_type`. A class of the model's own repository may
+    compute something else, so that class is not taken for it.
     """
     names = architectures if isinstance(architectures, list) else [architectures]
     names = [name[:_LONGEST_NAME] for name in names if isinstance(name, str)]
@@ -213,6 +221,11 @@ def find_family(architectures: Any, path: Path) -> Family:
         raise ModelLoadError(
             f"{path}: architectures is missing or not a list of names, and model_type is not that of one class alone "
             f"that generates text; {listed}"
+        )
+    if names[0].endswith(_GENERATING) and (known := _class_of(model_type)) is not None:
+        raise ModelLoadError(
+            f"{path}: the architecture {names[0]!r} is not supported; its model_type is that of {known}: if both "
+            f"compute the same, write {known} into architectures; {listed}"
         )
     nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
     is_near = _likeness(names[0], nearest)[0] >= _NEAR

@@ -1,7 +1,6 @@
 """Models that are Llama, or Llama with biases, under another class, which stands in their own repositories.
 
-Aquila of BAAI, IQuest Coder, the first conversions of Llama, openPangu Embedded of Huawei (arXiv 2505.22375), and
-XVERSE 7B, 13B and 65B.
+Aquila of BAAI, IQuest Coder, openPangu Embedded of Huawei (arXiv 2505.22375), and XVERSE 7B, 13B and 65B.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ def _family(architecture: str, model_type: str, aliases: Mapping[str, str] | Non
 LLAMA_SHAPES = (
     _family("AquilaForCausalLM", "aquila"),
     _family("IQuestCoderForCausalLM", "iquestcoder"),
-    _family("LLaMAForCausalLM", "llama"),
     _family("PanguEmbeddedForCausalLM", "PanguEmbedded", {"bias": "attention_bias"}, attention_bias=True),
     _family("XverseForCausalLM", "xverse", max_position_embeddings=8192, eos_token_id=3),
 )
