@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import openai
 import pytest
 
 from octavo_engine.engine.info import ClassifierInfo
-from tests.api.served import Served
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.pooling import prepare_pooled
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from tests.api.served import Served, write_keys
 
 EMBED = "/v1/embeddings"
 
@@ -164,6 +170,19 @@ def test_classes_in_vllms_shape(start: Any) -> None:
     assert probs == pytest.approx([math.exp(3) / total, 1 / total, 1 / total, math.exp(0.5) / total])
 
 
+def test_vectors_whose_answer_would_be_too_large_are_not_computed(start: Any, tmp_path: Path) -> None:
+    """They were computed for a minute and then refused; as base64 they take a quarter of the bytes."""
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "a", "b"))
+    headers = {"Authorization": "Bearer sk-a"}
+    server.serving.unread.total = 4 * 2000
+    body = {"input": [[5]] * 13}
+    refused = server.http.post(EMBED, json=body, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "answer_too_large")
+    assert "base64 (encoding_format)" in refused.json()["error"]["message"] and not server.engine.requests
+    assert server.http.post(EMBED, json={**body, "encoding_format": "base64"}, headers=headers).status_code == 200
+    assert server.http.post(EMBED, json={"input": [[5]] * 12}, headers=headers).status_code == 200
+
+
 def test_classes_are_bounded_in_number(start: Any) -> None:
     server = as_classifier(start, *map(str, range(1 << 16)))
     refused = server.http.post("/classify", json={"input": [[5]] * 33})
@@ -187,6 +206,17 @@ def test_pairs_are_scored_together_by_a_model_with_one_class(start: Any) -> None
     assert asked == [[*encode("a b"), encode("c d e f")[0]], encode("a b") + encode("g")]
     short = server.http.post("/rerank", json={**body, "truncate_prompt_tokens": 1}).json()["error"]
     assert short["param"] == "truncate_prompt_tokens" and "2 tokens" in short["message"]
+
+
+def test_a_pair_that_is_too_long_is_refused_before_the_next_is_tokenized(start: Any) -> None:
+    """A query of 40 KB was tokenized again with each of 2,048 documents, for 5 s and more, before it was refused."""
+    server = as_classifier(start, "only")
+    tokenizer = Mock(wraps=server.tokenizer, most_characters=None)
+    model = LoadedModel(server.serving.model().info, tokenizer)
+    body = {"query": "a " * model.info.max_model_len, "documents": ["b"] * 100}
+    with pytest.raises(APIError, match="this model's context is"):
+        prepare_pooled.rerank(model, json.dumps(body).encode())
+    assert tokenizer.encode_pair.call_count == 1
 
 
 def test_models_are_asked_for_what_they_give(start: Any) -> None:

@@ -38,6 +38,8 @@ _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
     _CHUNKED + "\r\n2\r\n{}X\r\n",
     _CHUNKED + "\r\n\r\n{}\r\n",
     _CHUNKED + "\r\n;a=b\r\n{}\r\n",
+    _CHUNKED + "\r\n2;a\rb\r\n{}\r\n0\r\n\r\n",
+    _CHUNKED + "\r\n2;a\0b\r\n{}\r\n0\r\n\r\n",
     _CHUNKED + "\r\n0x2\r\n{}\r\n",
     _CHUNKED + "\r\n\u00b2\r\n{}\r\n",
     "GET ?a=b HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -274,7 +274,8 @@ def answer_too_large(most: int) -> APIError:
     """
     message = (
         f"the answer takes more than {most} bytes, which is all that this API key may have of answers that are not "
-        "complete or not read; lower n, max_tokens or the number of logprobs, send fewer inputs, or use a stream"
+        "complete or not read; lower n, max_tokens or the number of logprobs, use a stream, send fewer inputs, or ask "
+        "for vectors as base64 (encoding_format)"
     )
     return APIError(400, message, code="answer_too_large")
 

@@ -55,8 +55,10 @@ class StrictBuffer(ReceiveBuffer):
         line = super().maybe_extract_next_line()
         if line is None:
             return None
-        if line.count(b"\n") > 1:  # also quadratic in h11, behind many spaces
+        if line.count(b"\n") > 1 or line.count(b"\r") > 1:  # line ends in it are also quadratic in h11, behind spaces
             raise LocalProtocolError("a line must end with CR LF")
+        if _NO_TEXT.search(line):
+            raise LocalProtocolError("a line before a chunk must not contain NUL, vertical tabs or form feeds")
         size = bytes(line).partition(b";")[0].strip()
         if len(size) > _CHUNK_SIZE_DIGITS:
             raise LocalProtocolError("a chunk's size has more than 64 bits")

@@ -12,7 +12,7 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.limits import AdmittedRequest
 from octavo_engine.server.connections.disconnect import while_connected
-from octavo_engine.server.errors import APIError, UnfitModelError, not_an_object, not_json
+from octavo_engine.server.errors import APIError, UnfitModelError, answer_too_large, not_an_object, not_json
 from octavo_engine.server.generation.engine_requests import engine_requests
 from octavo_engine.server.generation.generation import Generation, GenerationRequest
 from octavo_engine.server.generation.times import Times, out_of_time
@@ -48,6 +48,7 @@ async def prepare_and_admit(serving: Serving, request: Request, job: str) -> Adm
             return None
         prepared = result.request
         adapter = serving.check_model(prepared.model)
+        _check_answer_fits(serving, prepared)
         times.shorten(prepared.timeout)
         admitted = _admit(serving, request, result, times)
         parameters = GenerationRequest(
@@ -60,6 +61,13 @@ async def prepare_and_admit(serving: Serving, request: Request, job: str) -> Adm
         shown_id = without_keys(request.state.request_id, request.scope)
         generation = Generation(serving, model.tokenizer, parameters, admitted, shown_id, span_of(request.scope))
     return AdmittedGeneration(prepared, generation, times.deadline, model)
+
+
+def _check_answer_fits(serving: Serving, prepared: PreparedRequest) -> None:
+    """Raise APIError 400 if vectors would be computed whose answer takes more memory than the key may have."""
+    pooled, most = prepared.pooled, serving.unread.share
+    if pooled is not None and not pooled.base64 and pooled.json_bytes > most:
+        raise answer_too_large(most)
 
 
 async def prepare(

@@ -20,6 +20,8 @@ from octavo_engine.text.tokenizer import TextPair
 
 MAX_NUMBERS = 1 << 21
 """The most numbers (of vectors, or probabilities of classes) in one answer."""
+_NUMBER_BYTES, _ENTRY_BYTES = 24, 64
+"""The most bytes of a number in JSON, such as -1.2345678901234567e-05 and a comma, and of what is around an input's."""
 
 
 def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -37,8 +39,18 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
         raise APIError(400, message, param="normalize")
     _check_numbers(len(body.input), dimensions or info.size, "vectors")
     normalize = dimensions is not None or (info.normalize if body.normalize is None else body.normalize)
-    options = PooledOptions(dimensions=dimensions, normalize=normalize, base64=body.encoding_format == "base64")
+    options = PooledOptions(
+        dimensions=dimensions,
+        normalize=normalize,
+        base64=body.encoding_format == "base64",
+        json_bytes=_json_bytes(len(body.input), dimensions or info.size),
+    )
     return _request_of_texts(model, body, body.input, "input", options)
+
+
+def _json_bytes(inputs: int, per_input: int) -> int:
+    """Return the most bytes of an answer in JSON with `per_input` numbers for each input."""
+    return inputs * (_ENTRY_BYTES + per_input * _NUMBER_BYTES)
 
 
 def _check_numbers(inputs: int, per_input: int, results: str) -> None:
@@ -60,7 +72,11 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
         message = "this model has no classes: it is no ...ForSequenceClassification"
         raise APIError(400, message, param="model", code="unsupported_parameter")
     _check_numbers(len(body.input), len(info.labels), "lists of probabilities")
-    options = PooledOptions(activation=_activation(info, body.use_activation), labels=info.labels)
+    options = PooledOptions(
+        activation=_activation(info, body.use_activation),
+        labels=info.labels,
+        json_bytes=_json_bytes(len(body.input), len(info.labels)),
+    )
     return _request_of_texts(model, body, body.input, "input", options)
 
 
@@ -101,7 +117,7 @@ def _compared(
             raise APIError(400, message, param="use_activation", code="unsupported_parameter")
         prompts = [_encode(model, body, text, side.field) for side in (first, second) for text in side.texts]
         options = structs.replace(options, queries=len(first.texts))
-        return _request_of_pairs(model, body, _unpaired(prompts), second.field, options)
+        return _request_of_pairs(body, _unpaired(prompts), options)
     if len(info.labels) != 1:
         message = f"this model has {len(info.labels)} classes, and only a model with one scores pairs: use /classify"
         raise APIError(400, message, param="model", code="unsupported_parameter")
@@ -111,7 +127,7 @@ def _compared(
         _encode_pair(model, body, one, other, (first.field, second.field))
         for one, other in zip(firsts, second.texts, strict=True)
     ]
-    return _request_of_pairs(model, body, pairs, second.field, structs.replace(options, activation=activation))
+    return _request_of_pairs(body, pairs, structs.replace(options, activation=activation))
 
 
 def _activation(info: ClassifierInfo, use: bool | None) -> str:
@@ -147,7 +163,7 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
     except ValueError as error:
         message = f"truncate_prompt_tokens: {keep} leaves no room: {error}"
         raise APIError(400, message, param="truncate_prompt_tokens") from None
-    check_prompt(pair.ids, model.info, fields[1])
+    _check_length(model, pair.ids, fields[1])
     return pair
 
 
@@ -155,7 +171,7 @@ def _request_of_texts(
     model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
 ) -> PreparedRequest:
     prompts = [_encode(model, body, text, param) for text in texts]
-    return _request_of_pairs(model, body, _unpaired(prompts), param, options)
+    return _request_of_pairs(body, _unpaired(prompts), options)
 
 
 def _unpaired(prompts: Sequence[list[int]]) -> list[TextPair]:
@@ -163,11 +179,8 @@ def _unpaired(prompts: Sequence[list[int]]) -> list[TextPair]:
     return [TextPair(ids, 0) for ids in prompts]
 
 
-def _request_of_pairs(
-    model: LoadedModel, body: PooledBody, pairs: Sequence[TextPair], param: str, options: PooledOptions
-) -> PreparedRequest:
+def _request_of_pairs(body: PooledBody, pairs: Sequence[TextPair], options: PooledOptions) -> PreparedRequest:
     prompts = tuple(tuple(pair.ids) for pair in pairs)
-    answer_length(0, 0, max(map(len, prompts)), model.info, param)
     return PreparedRequest(
         prompts=prompts,
         echoes=("",) * len(prompts),
@@ -191,14 +204,20 @@ def _encode(model: LoadedModel, body: PooledBody, text: str | list[int], param: 
     keep = body.truncate_prompt_tokens
     keep = model.info.max_model_len if keep == -1 else keep
     if not isinstance(text, str):
-        return check_prompt(text[:keep], model.info, param)
+        return _check_length(model, text[:keep], param)
     special = body.add_special_tokens is not False
     if keep is None:
-        return check_prompt(encode_prompt(model, text, special, param), model.info, param)
+        return _check_length(model, encode_prompt(model, text, special, param), param)
     short = text[: characters_of(model, keep)]
     check_text(model, short, param)
     try:
-        return check_prompt(model.tokenizer.encode_beginning(short, keep, special), model.info, param)
+        return _check_length(model, model.tokenizer.encode_beginning(short, keep, special), param)
     except ValueError as error:
         message = f"truncate_prompt_tokens: {keep} leaves no room {error}"
         raise APIError(400, message, param="truncate_prompt_tokens") from None
+
+
+def _check_length(model: LoadedModel, prompt: list[int], param: str) -> list[int]:
+    """Return the prompt; APIError 400 if it is too long, before further ones are tokenized, or has a wrong token."""
+    answer_length(0, 0, len(prompt), model.info, param)
+    return check_prompt(prompt, model.info, param)

@@ -39,6 +39,8 @@ class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many of a vector's first numbers the answer has; None for all."""
     normalize: bool = True
     base64: bool = False
+    json_bytes: int = 0
+    """The most bytes that the answer's numbers take in JSON; 0 if they are few."""
     queries: int = 0
     """How many of the first prompts are queries; the other prompts are documents. One query is compared with all
     documents, several pair by pair."""
