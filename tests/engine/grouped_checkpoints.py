@@ -223,7 +223,7 @@ def mxfp4(config: dict[str, Any]) -> Quantize:
 
 
 def torchao(config: dict[str, Any]) -> Quantize:
-    """A signed number in each byte with symmetric scales; or two of 4 bits, of which 0 stands for a zero point."""
+    """A signed number in each byte with symmetric scales; two of 4 bits, where 0 stands for a zero point; or e4m3."""
     kind = config["quant_type"]["default"]
     data = kind["_data"]
     size = data["granularity"]["_data"].get("group_size") if "granularity" in data else data["group_size"]
@@ -248,7 +248,13 @@ def torchao(config: dict[str, Any]) -> Quantize:
         stored = {"_weight_qdata": (codes[..., 0] | codes[..., 1] << 4).to(torch.uint8).view(torch.int8)}
         return {**stored, "_weight_scale": scale.t(), "_weight_zero_point": middle.t()}, numbers.view_as(weight)
 
-    return in_halves if kind["_type"] == "Int4WeightOnlyConfig" else in_bytes
+    def in_floats(weight: Tensor) -> tuple[Stored, Tensor]:
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        values = (weight / scale).to(torch.float8_e4m3fn)
+        return {"_weight_qdata": values, "_weight_scale": scale}, values.float() * scale
+
+    others = {"Int4WeightOnlyConfig": in_halves, "Float8WeightOnlyConfig": in_floats}
+    return others.get(kind["_type"], in_bytes)
 
 
 def _torchao(kind: str, size: int | None = None, **data: Any) -> dict[str, Any]:
@@ -301,6 +307,7 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "torchao_int8_groups": (torchao, _torchao("Int8WeightOnlyConfig", 32)),
     "torchao_int4": (torchao, _torchao("Int4WeightOnlyConfig", 32)),
     "torchao_intx": (torchao, _torchao("IntxWeightOnlyConfig", 32, weight_dtype={"_data": "int4"})),
+    "torchao_float8": (torchao, _torchao("Float8WeightOnlyConfig", weight_dtype={"_data": "float8_e4m3fn"})),
     "nf4": (bnb_4bit, _bnb("nf4", nested=False)),
     "nf4_nested": (bnb_4bit, _bnb("nf4", nested=True)),
     "nf4_stored_as_bfloat16": (bnb_4bit, {**_bnb("nf4", nested=True), "bnb_4bit_quant_storage": "bfloat16"}),

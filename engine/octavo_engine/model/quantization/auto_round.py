@@ -67,8 +67,9 @@ def _method(config: Fields, read: Callable[[Fields], LinearMethod]) -> LinearMet
         raise unsupported(config, f"auto-round with data_type {kind}; int is supported")
     if config.integer("act_bits", 0, 64, default=_UNQUANTIZED_BITS) < _UNQUANTIZED_BITS:
         raise unsupported(config, "auto-round with quantized activations (act_bits)")
-    if config.values.get("rotation_config"):
-        raise unsupported(config, "auto-round with rotation_config")
+    for field in ("rotation_config", "spinquant_config"):  # activations have to be rotated in each step, too
+        if config.values.get(field):
+            raise unsupported(config, f"auto-round with {field}")
     return read(config)
 
 

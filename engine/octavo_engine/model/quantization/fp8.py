@@ -51,6 +51,8 @@ class FP8Scheme:
     are never quantized."""
     scale_name: str | None = "weight_scale"
     """The checkpoint's name of scales; None: it has none, and weights are quantized while they are loaded."""
+    weight_name: str = "weight"
+    """The checkpoint's name of a weight."""
     input_scale_name: str = "input_scale"
     """The checkpoint's name of static scales of activations."""
     block: tuple[int, int] = (BLOCK, BLOCK)
@@ -96,7 +98,8 @@ class FP8Scheme:
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """Yield a weight with its scales, or a weight to quantize; and the input scale if activations are static."""
         spans, rows = (projection.stored_rows, projection.columns), projection.rows
-        name, weight, scale = f"{projection.name}.weight", weights.weight[rows], cast("Tensor", weights.scale)
+        name = f"{projection.name}.{self.weight_name}"
+        weight, scale = weights.weight[rows], cast("Tensor", weights.scale)
         part, shape = tuple(span.slice for span in spans), tuple(span.total for span in spans)
         if self.scale_name is None:
             fill = partial(quantize_into, quantize_rows, (scale[rows],))

@@ -3,7 +3,8 @@
 8 bits: `_weight_qdata` int8 [out, in], `_weight_scale` [out, groups] and zeros in `_weight_zero_point`; numbers of 4
 bits may also have a byte each (`IntxWeightOnlyConfig`). `Int4WeightOnlyConfig` in the format `plain`: two
 signed numbers in a byte, the first one in the lower half, [out, in / 2], times `_weight_scale` plus
-`_weight_zero_point`, both [groups, out].
+`_weight_zero_point`, both [groups, out]. `Float8WeightOnlyConfig`: `_weight_qdata` e4m3 [out, in], `_weight_scale`
+[out, 1].
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from torch import Tensor
 
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, write
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.gptq import GROUP_SIZES
 from octavo_engine.model.quantization.grouped import Grouped
-from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearMethod, Projection, Weights
 from octavo_engine.model.quantization.packed import codes_in_bytes, group_span, scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
 _IN_8_BITS = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
 """The names of configurations of 8 bits; activations are not quantized, even with the second."""
+_FLOAT8 = FP8Scheme("channel", "none", weight_name="_weight_qdata", scale_name="_weight_scale")
+_SUPPORTED = f"{', '.join(_IN_8_BITS)}, IntxWeightOnlyConfig, Int4WeightOnlyConfig, Float8WeightOnlyConfig"
 _SIGNS = 0x88
 """The bits that turn two signed numbers of 4 bits into codes (by exclusive or)."""
 
@@ -81,10 +85,12 @@ def _torchao(config: Fields) -> Quantization:
     kind = kinds.mapping("default") if kinds is not None else None
     if kind is None:
         raise unsupported(config, "torchao without the object that quant_type.default is in current checkpoints")
+    if kinds is not None and (others := kinds.values.keys() - {"default"}):
+        raise unsupported(config, f"torchao with quant_type for {min(others)}; only default is supported")
     return Quantization(_method(kind), (not_quantized(config, names_in(config, "modules_to_not_convert")),))
 
 
-def _method(kind: Fields) -> Grouped:
+def _method(kind: Fields) -> LinearMethod:
     name, data = kind.text("_type", default="?"), kind.mapping("_data") or kind
     if kind.integer("_version", 0, 1 << 20, default=2) != 2 and name != "Int8DynamicActivationInt8WeightConfig":
         raise unsupported(kind, f"torchao ({name}) of another version than 2")
@@ -96,8 +102,13 @@ def _method(kind: Fields) -> Grouped:
         if dtype not in ("int4", "int8") or forms != ("UNPACKED_TO_INT8", "SYMMETRIC"):
             raise unsupported(kind, f"torchao ({name}) other than of int4 and int8, symmetric and not packed")
         return Grouped("torchao", int(dtype[3:]), _group_size(data, name), _bytes)
+    if name == "Float8WeightOnlyConfig":
+        dtype = _named(data, "weight_dtype", "float8_e4m3fn")
+        if dtype != "float8_e4m3fn" or _group_size(data, name) is not None:
+            raise unsupported(kind, f"torchao ({name}) other than of float8_e4m3fn with scales by PerRow")
+        return _FLOAT8
     if name != "Int4WeightOnlyConfig":
-        raise unsupported(kind, f"torchao ({name}); {', '.join(_IN_8_BITS)}, Int4WeightOnlyConfig are supported")
+        raise unsupported(kind, f"torchao ({name}); {_SUPPORTED} are supported")
     if (form := _named(data, "int4_packing_format", "PLAIN").upper()) != "PLAIN":
         raise unsupported(kind, f"torchao ({name}) in the format {form}; plain is supported")
     size = data.integer("group_size", 1, 1 << 20, default=128)
@@ -135,5 +146,6 @@ SCHEME = Scheme(
     name="torchao",
     readers={"torchao": _torchao},
     online=None,
-    supported="torchao (Int8WeightOnlyConfig, Int4WeightOnlyConfig in the format plain, IntxWeightOnlyConfig)",
+    supported="torchao (Int8WeightOnlyConfig, Int4WeightOnlyConfig in the format plain, IntxWeightOnlyConfig, "
+    "Float8WeightOnlyConfig by row)",
 )
