@@ -102,7 +102,7 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -112,6 +112,9 @@ fuzz-api: setup ## send requests that schemathesis generates from /openapi.json 
 
 lm-eval: setup ## compare the accuracy that lm-eval measures on a real server with that of transformers, on two tasks
 	@$(BIN)/python -m tests.lm_eval
+
+quantization-tools: setup ## read checkpoints that six quantization tools make here, and compare with their own numbers, into bench/results/
+	@$(BIN)/python -m tests.quantization_tools
 
 cluster-demo: setup ## show helm install, kubectl apply, chat, load, rollout and scaling on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
