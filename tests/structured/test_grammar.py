@@ -297,3 +297,31 @@ def test_what_looks_like_a_format_is_left_alone() -> None:
     assert "pattern" in exact["properties"]["const"]
     with pytest.raises(GrammarError, match="banana"):
         check_grammar(json_schema_grammar({"type": "string", "format": "banana"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "taken"),
+    [
+        ({"properties": {"a": {"type": "integer"}}}, r'{"\u0061":"x"}', False),
+        ({"properties": {"a": {"type": "integer"}}}, r'{"a":1,"\u0061":"x"}', False),
+        ({"properties": {"a": {"type": "integer"}}}, r'{"b\n\"\\":"x"}', True),
+        ({"properties": {"a": False}}, r'{"\u0061":1}', False),
+        ({"patternProperties": {"^a+$": {"type": "integer"}}}, r'{"\u0061":"x"}', False),
+        ({"properties": {"a": {"const": "\x1b"}}}, r'{"a":"\u001b"}', True),
+    ],
+)  # fmt: skip
+def test_no_other_spelling_of_a_name_escapes_its_schema(schema: dict[str, Any], text: str, taken: bool) -> None:
+    tokens = LLTokenizer("byte")
+    tag = {"type": "json_schema", "json_schema": {"type": "object", **schema}}
+    written = tokens.tokenize_str(text)
+    for grammar in (json_schema_grammar({"type": "object", **schema}), structural_tag_grammar(tag)):
+        assert (LLMatcher(tokens, grammar).validate_tokens(written) == len(written)) == taken
+
+
+def test_repeated_names_do_not_count_as_several_properties() -> None:
+    """llguidance took two of the same name for two properties."""
+    with pytest.raises(GrammarError, match="minProperties may be at most 1 here"):
+        json_schema_grammar({"type": "array", "items": {"type": "object", "minProperties": 2}})
+    named = {"properties": {"a": {}}, "required": ["a"], "minProperties": 2}
+    for value, taken in ({"a": 1}, False), ({"a": 1, "b": 2}, True):
+        assert takes(LLTokenizer("byte"), named, value) == taken

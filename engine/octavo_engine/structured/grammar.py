@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
@@ -18,6 +18,7 @@ from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.schema_walk import changed_schema
 from octavo_engine.structured.schema_formats import with_exact_format
 from octavo_engine.structured.schema_numbers import with_exact_numbers
+from octavo_engine.structured.schema_properties import with_counted_properties
 
 MAX_CHARACTERS = 1 << 18
 """The most characters of one grammar, or of the schema that it is made from."""
@@ -32,8 +33,13 @@ max_grammar_size allows 4,000 of the shortest alternatives (0.3 s). grammar_chec
 WHITESPACE = r"( |\n {0,32})"
 """The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
-_MAY_BE_INEXACT = re.compile(r'"format"|[0-9.]{16}|[0-9][eE]')
-"""What is in the JSON text of each schema that `exact_schema` changes: a format, or a long number."""
+_ESCAPES = 'nrbtf\\"'
+"""The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
+`\\u0061`, and the property's value would not have to follow its schema."""
+_CONTROL_CHARACTER = re.compile(r"\\u00[01]|\\u007[fF]|\x7f")
+"""What is in the JSON text of each schema whose texts cannot be written without `\\u`."""
+_MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|[0-9.]{16}|[0-9][eE]')
+"""What is in the JSON text of each schema that `exact_schema` changes or refuses."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
@@ -64,17 +70,25 @@ def exact_schema(schema: dict[str, Any] | str) -> str:
     if not _MAY_BE_INEXACT.search(text):
         return text
     try:
-        return json.dumps(changed_schema(json.loads(text), lambda each: with_exact_numbers(with_exact_format(each))))
+        return json.dumps(changed_schema(json.loads(text), _exact))
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
+
+
+def _exact(schema: dict[str, Any]) -> dict[str, Any]:
+    return with_exact_numbers(with_exact_format(with_counted_properties(schema)))
+
+
+def json_options(text: str, *, compact: bool = False) -> dict[str, Any]:
+    """Return llguidance's options for the grammar of the text of a schema that `exact_schema` returned."""
+    whitespace = {"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
+    return whitespace if _CONTROL_CHARACTER.search(text) else {**whitespace, "json_allowed_escapes": _ESCAPES}
 
 
 def exact_schema_grammar(text: str, *, compact: bool = False) -> str:
     """Return the grammar of JSON that is valid under the text of a schema that `exact_schema` returned."""
     try:
-        return LLMatcher.grammar_from_json_schema(
-            text, overrides={"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
-        )
+        return LLMatcher.grammar_from_json_schema(text, overrides=cast(Any, json_options(text, compact=compact)))
     except ValueError as error:
         raise GrammarError(_in_plain_words(str(error))) from None
 
