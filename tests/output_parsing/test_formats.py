@@ -13,6 +13,7 @@ from octavo_engine.output_parsing.answer_parser import AnswerParser
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
 from octavo_engine.output_parsing.formats import FORMATS, format_of
 from octavo_engine.output_parsing.formats.forced import FORCED
+from octavo_engine.output_parsing.formats.python_code import is_quickly_parsed
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -208,6 +209,30 @@ def test_however_it_is_cut(name: str) -> None:
 def pieces(text: str, draws: random.Random) -> list[str]:
     places = sorted({0, len(text), *(draws.randrange(len(text)) for _ in range(draws.randrange(1, 12)))})
     return [text[start:end] for start, end in pairwise(places)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("'" + "1,[\\'" * 10_000 + "'", "1,['" * 10_000),
+        ("'''" + '1,"[\n' * 10_000 + "'''", '1,"[\n' * 10_000),
+        ("[" + "1," * 5_000 + "'']", None),
+    ],
+    ids=("quotes", "three quotes", "numbers"),
+)
+@pytest.mark.parametrize("form", ["[{}]", "<function_calls>{}</function_calls>"])
+def test_long_python_is_parsed_only_if_that_is_quick(form: str, argument: str, value: str | None) -> None:
+    """64 K of other code than strings took 160 ms, in which no other request was answered."""
+    text = form.format(f"now(a={argument})")
+    expected: Said = (text, "", []) if value is None else ("", "", [("now", {"a": value})])
+    assert said(read(FORMATS["pythonic" if form == "[{}]" else "olmo3"], [text])) == expected
+
+
+def test_code_in_an_f_string_or_behind_a_comment_is_measured() -> None:
+    assert is_quickly_parsed("f(a='" + "1," * 5_000 + "')")
+    assert not is_quickly_parsed("f(a=f'{" + "1," * 5_000 + "}')")
+    assert not is_quickly_parsed("f(a=[ # '\n" + "1," * 5_000 + "'\\'']")
+    assert not is_quickly_parsed("f(a=['\\\n', '''\"''', " + "1," * 5_000 + "'\"'])")
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, (_, _, calls)) in ANSWERS.items() if NOW in calls])

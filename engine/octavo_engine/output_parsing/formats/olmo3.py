@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event
 from octavo_engine.output_parsing.formats.forms import LINE_BREAK, Form, listed, marker, sequence
 from octavo_engine.output_parsing.formats.keyword_calls import keyword_calls
-from octavo_engine.output_parsing.formats.pythonic import LONGEST, any_call, python_calls
+from octavo_engine.output_parsing.formats.python_code import is_quickly_parsed
+from octavo_engine.output_parsing.formats.pythonic import any_call, python_calls
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, pass_until, read_until
 
@@ -41,7 +42,7 @@ def _calls(source: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]] | No
     """Return the names and arguments as JSON; None if it is anything but calls of these tools."""
     lines = [line for line in source.split("\n") if line.strip()]
     found = keyword_calls(f"[{', '.join(lines)}]", tools)
-    if found is not None or len(source) > LONGEST:
+    if found is not None or not is_quickly_parsed(source):
         return found
     try:
         statements = ast.parse(source.strip()).body

@@ -31,14 +31,13 @@ from octavo_engine.output_parsing.formats.forms import (
     words,
 )
 from octavo_engine.output_parsing.formats.keyword_calls import ARGUMENT_NAME, keyword_calls
+from octavo_engine.output_parsing.formats.python_code import is_quickly_parsed
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, pass_until, skip_spaces
 
 _TAGS = ("<|python_start|>", "<|python_tag|>")
 _END = "<|python_end|>"
 _COMMENT = r"#[^\n]*\n"
-LONGEST = 1 << 16
-"""Characters that are parsed as Python; a longer list has to have JSON values."""
 _ANY_ARGUMENT = sequence(
     pattern(ARGUMENT_NAME.pattern), words("="), either([*map(words, ("True", "False", "None")), json_form({})])
 )
@@ -75,8 +74,11 @@ def _list(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 
 def _calls(source: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]] | None:
-    """Return the names and arguments as JSON; None if it is anything but a list of calls of these tools."""
-    if len(source) > LONGEST:
+    """Return the names and arguments as JSON; None if it is not a list of calls of these tools, or a long one.
+
+    A list of any length is read if its values are JSON (keyword_calls.py).
+    """
+    if not is_quickly_parsed(source):
         return None
     try:
         tree = ast.parse(source, mode="eval").body
