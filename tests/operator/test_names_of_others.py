@@ -13,6 +13,7 @@ from tests.operator.api_server import AUTOSCALED, KEY, Server, owners, reconcile
 from tests.operator.bad_llmservices import GONE
 
 OURS = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "good", "uid": "u8", "controller": True}
+CONTROLLER = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "u7", "controller": True}
 OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "other", "uid": "u9", "controller": True}
 
 
@@ -20,13 +21,14 @@ OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "oth
     ("owners", "words"),
     [
         ([], "is not this LLMService's; rename the LLMService, or delete that object"),
-        ([OTHER], "is not this LLMService's but that of LLMService other; rename the LLMService, or delete its owner"),
+        ([CONTROLLER], "but that of Widget w; rename the LLMService, or delete its owner"),
+        ([OTHER], "but that of LLMService other; create one of the two LLMServices under another name"),
         (
             [OURS],
             "but that of Deployment good; kubectl delete service good, and it is created again as this LLMService's",
         ),
     ],
-    ids=["no owner", "another LLMService", "its own Deployment"],
+    ids=["no owner", "another controller", "another LLMService", "its own Deployment"],
 )
 async def test_the_owner_of_a_taken_name_is_reported(owners: list[dict[str, Any]], words: str) -> None:
     server = Server()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_operator.api.names import KIND
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
@@ -27,6 +28,8 @@ class NameTakenError(ApiError):
         owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
         whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
         help_ = "rename the LLMService, or delete " + ("its owner" if owners else "that object")
+        if any(each["kind"] == KIND for each in owners):  # to delete that one would end what it serves
+            help_ = "create one of the two LLMServices under another name"
         if any(_is_child(each, service) for each in owners):  # to delete that one would end what serves
             help_ = f"kubectl delete {kind.lower()} {name}, and it is created again as this LLMService's"
         super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
