@@ -258,6 +258,8 @@ ATTACKS: dict[str, Attack] = {
     "trailers byte by byte": held(connections.slow_trailers, 200, 0.3),
     "more that is not HTTP by the letter (M)": connections.more_letters,
     "upgrades to other protocols": connections.upgrades,
+    "heads byte by byte on kept connections (M)": connections.heads_on_kept_connections,
+    "cancelled at any byte": connections.cancelled_at_any_byte,
     "errors that are not read": unread("/v1/responses", {"input": "x", "n" * 7_000_000: 1}, 24),
     "keys where a log might keep them": secrets.keys_everywhere,
     **probes.PROBES,

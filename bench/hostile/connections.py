@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
+import socket
+import struct
+from typing import Any
 
 from bench.hostile.kinds import in_turn, users
 from bench.hostile.wire import SECONDS, Target
@@ -46,7 +50,7 @@ _CHUNKS = (
     b"2\r\n{}XX0\r\n\r\n", b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n",
     b"2\r\n{}\r\n0\r\nAuthorization: Bearer x\r\n\r\n",
     b"2\r\n{}\r\n0\r\n folded\r\n\r\n", b"2\r\n{}\r\n0\r\nX\r\n\r\n", b'2;a="\r\n{}\r\n0\r\n\r\n',
-    b"2\r\r\n{}\r\n0\r\n\r\n",
+    b"2\r\r\n{}\r\n0\r\n\r\n", b"2;a\rb\r\n{}\r\n0\r\n\r\n", b"2;a\0b\r\n{}\r\n0\r\n\r\n",
 )  # fmt: skip
 _BEGINNINGS = (
     b"POST /tokenize HTTP/0.9", b"POST /tokenize HTTP/2.0", b"POST /tokenize http/1.1", b"POST //x/tokenize HTTP/1.1",
@@ -67,6 +71,67 @@ async def more_letters(target: Target) -> None:
     ]
 
     await in_turn(target, kinds, 8)
+
+
+async def heads_on_kept_connections(target: Target) -> None:
+    """Complete a request on each of 600 connections, and then send the next one's head byte by byte."""
+    body = json.dumps({"prompt": "x"}).encode()
+    data = target.head("/tokenize", len(body)) + body
+
+    async def user(_: int) -> None:
+        while target.open:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                async with target.connection() as (reader, writer):
+                    writer.write(data)
+                    async with asyncio.timeout(SECONDS):
+                        await reader.readuntil(b"}")
+                    for byte in data:
+                        if not target.open or reader.at_eof():
+                            break
+                        writer.write(bytes((byte,)))
+                        await asyncio.sleep(0.4)
+                target.outcomes["closed" if target.open else "held to the end"] += 1
+
+    await users(600, user)
+
+
+_CANCELLED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", {"prompt": "x", "max_tokens": 50, "stream": True, "n": 3}),
+    ("/v1/embeddings", {"input": ["lorem ipsum dolor"] * 200}),
+    ("/v1/rerank", {"query": "x", "documents": ["lorem ipsum dolor"] * 300}),
+    ("/v1/responses", {"input": "lorem ipsum", "stream": True, "max_output_tokens": 40}),
+    (
+        "/v1/messages",
+        {"model": "smollm2", "max_tokens": 30, "stream": True, "messages": [{"role": "user", "content": "x"}]},
+    ),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "guided_regex": "[a-z]{1,40}"}),
+    ("/tokenize", {"prompt": "lorem ipsum dolor " * 9000}),
+)
+
+
+async def cancelled_at_any_byte(target: Target) -> None:
+    """Requests of all kinds whose client closes or resets the connection at any byte of the request or the answer."""
+
+    async def user(number: int) -> None:
+        chance = random.Random(number)
+        while target.open:
+            path, asked = chance.choice(_CANCELLED)
+            body = json.dumps(asked).encode()
+            data = target.head(path, len(body)) + body
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                async with target.connection() as (reader, writer), asyncio.timeout(5):
+                    if chance.random() < 0.3:
+                        writer.write(data[: chance.randrange(len(data))])
+                        await asyncio.sleep(chance.random() / 5)
+                    else:
+                        writer.write(data)
+                        await reader.readexactly(chance.randrange(1, 6000))
+                    if chance.random() < 0.5:
+                        ours = writer.transport.get_extra_info("socket")
+                        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            target.outcomes["left"] += 1
+
+    await users(64, user)
 
 
 async def upgrades(target: Target) -> None:
