@@ -102,13 +102,16 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api arm64 lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
 fuzz-api: MINUTES ?= 20
 fuzz-api: setup ## send requests that schemathesis generates from /openapi.json for MINUTES=20; none may get a 500
 	@$(BIN)/python -m tests.openapi_fuzz --minutes $(MINUTES)
+
+arm64: setup ## test the C kernels for arm64 under qemu; needs Debian's gcc-aarch64-linux-gnu and qemu-user
+	@$(BIN)/python -m tests.arm64 -q
 
 lm-eval: setup ## compare the accuracy that lm-eval measures on a real server with that of transformers, on two tasks
 	@$(BIN)/python -m tests.lm_eval

@@ -106,7 +106,7 @@ def _cpu() -> Iterator[Result]:
     except BuildError as error:
         advice = "install gcc and libc6-dev; until then PyTorch computes, at a fraction of the speed"
         if "AVX2" in str(error):
-            advice = "PyTorch computes here, at a fraction of the speed of a CPU with AVX2"
+            advice = "PyTorch computes here, at a fraction of the speed of a CPU with AVX2 or NEON"
         yield Result("CPU", "warning", f"{cores}, without kernels of our own: {error}", advice)
         return
     yield Result("CPU", "ok", f"{cores}, kernels for {library.name.split('-')[1]}")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("several_threads")
 VNNI = "avx_vnni"
 OF_CODES = ("coded_linear", "interleave", "dequantize", "dequantize_rows")
 """The functions of the C files that multiply codes, which alone are compiled for VNNI."""
-WITH_VNNI = [*LEVELS, VNNI] if FLAGS.issuperset(build.LEVELS[VNNI][0]) else LEVELS
+WITH_VNNI = [*LEVELS, VNNI] if VNNI in build.LEVELS and FLAGS.issuperset(build.LEVELS[VNNI][0]) else LEVELS
 
 
 @pytest.fixture(scope="module", params=WITH_VNNI or [pytest.param("none", marks=pytest.mark.skip(REASON))])

@@ -35,7 +35,7 @@ SAME_CODE = {"avx512_vnni", "avx_vnni"}
 """Need not be compiled: the first's parts are tested with `avx512_bf16` or `avx512`, the second's with `avx2` but for
 products of whole numbers, which test_coded.py compiles for it."""
 LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed) and level not in SAME_CODE]
-REASON = "the kernels need AVX2 and gcc"
+REASON = "the kernels need AVX2 or NEON, and gcc"
 needs_kernels = pytest.mark.skipif(shutil.which("gcc") is None or not LEVELS, reason=REASON)
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -79,6 +79,26 @@ def test_the_best_instruction_set_of_a_cpu_is_chosen(monkeypatch) -> None:
     monkeypatch.setattr(build, "cpu_flags", lambda: frozenset(avx2 - {"avx2"}))
     with pytest.raises(build.BuildError, match="AVX2"):
         build._level()
+
+
+@pytest.mark.parametrize(
+    ("features", "level"),
+    [
+        ("fp asimd evtstrm crc32 cpuid", "neon"),
+        (
+            "fp asimd evtstrm aes sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs",
+            "neon_dotprod",
+        ),
+        ("fp asimd aes crc32 atomics fphp asimdrdm dcpop asimddp sve svei8mm svebf16 i8mm bf16 dgh rng", "neon_bf16"),
+    ],
+)
+def test_the_best_instruction_set_of_an_arm64_cpu_is_chosen(features: str, level: str, monkeypatch) -> None:
+    """A Cortex-A72, a Neoverse N1 and, abridged, a Neoverse V1."""
+    text = f"processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: {features}\nCPU implementer\t: 0x41\n"
+    monkeypatch.setattr("pathlib.Path.read_text", lambda _: text)
+    monkeypatch.setattr(build, "cpu_flags", cpu_flags.__wrapped__)
+    monkeypatch.setattr(build, "LEVELS", build.ARCHITECTURES["aarch64"])
+    assert build._level() == level
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 32, 33, 70])

@@ -157,7 +157,7 @@ PASS(2, 64)
 PASS(3, 64)
 PASS(1, 96)
 PASS(1, 128)
-#if REGISTERS == 32
+#if LANES == 16
 PASS(2, 128)
 PASS(3, 128)
 #endif
@@ -166,7 +166,7 @@ INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, 
 #define CASE(H, D) case 1000 * H + D: pass_##H##_##D(a, p, state); return;
     switch (1000 * heads + a->head_dim) {
         CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128)
-#if REGISTERS == 32
+#if LANES == 16
         CASE(2, 128) CASE(3, 128)
 #endif
     }
@@ -174,7 +174,7 @@ INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, 
 
 /* How many of the `left` heads that share a KV head are computed together. */
 INLINE long together(const struct attention *a, long left) {
-    if (a->head_dim != 64 && (REGISTERS < 32 || a->head_dim != 128)) return 1;
+    if (a->head_dim != 64 && (LANES < 16 || a->head_dim != 128)) return 1;
     return left == 4 ? 2 : left < MAX_HEADS ? left : MAX_HEADS;
 }
 
@@ -210,10 +210,10 @@ INLINE void part_of(const struct attention *a, long index, enum dtype dtype) {
 
 /* The values of two vectors that `add_values` left interleaved. */
 INLINE void in_order(floats *low, floats *high) {
-    ints first = LANE_NUMBERS / 8 * 4 + LANE_NUMBERS % 4 + (LANE_NUMBERS & 4) / 4 * LANES;
-    floats one = __builtin_shuffle(*low, *high, first), other = __builtin_shuffle(*low, *high, first + LANES / 2);
+#define FROM(n) ((n) / 8 * 4 + (n) % 4 + ((n) & 4) / 4 * LANES)
+    floats one = __builtin_shuffle(*low, *high, FROM(LANE_NUMBERS));
+    *high = __builtin_shuffle(*low, *high, FROM(LANE_NUMBERS + LANES));
     *low = one;
-    *high = other;
 }
 
 /* Weighted values of the parts [first, last) into the output of their query. */

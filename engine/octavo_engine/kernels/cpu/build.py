@@ -2,10 +2,10 @@
 
     python -m octavo_engine.kernels.cpu.build [--native]
 
-compiles for every instruction set into the folder `built`, as the build of an image does. With --native, as in `make
-setup`, `built` gets the kernels for this machine alone, as a copy from the user's cache, which all checkouts share.
-Without this step the engine compiles them into that cache at its first start (5 to 10 s on an idle machine). The
-functions take pointers and numbers, so torch's headers and libraries are not needed.
+compiles for every instruction set of this machine's architecture into the folder `built`, as the build of an image
+does. With --native, as in `make setup`, `built` gets the kernels for this machine alone, as a copy from the user's
+cache, which all checkouts share. Without this step the engine compiles them into that cache at its first start (5 to
+10 s on an idle machine). The functions take pointers and numbers, so torch's headers and libraries are not needed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -32,24 +33,33 @@ _COMPILER = "gcc"
 _TIMEOUT = 600.0
 """Seconds that the compiler may take: on two cores shared with ten other programs it took two minutes."""
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
-LEVELS = {
-    "avx512_bf16_amx": (
-        ("amx_tile", "amx_bf16", "avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
-        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
-    ),
-    "avx512_bf16": (
-        ("avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
-        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
-    ),
-    "avx512_vnni": (("avx512_vnni", "avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4", "-mavx512vnni")),
-    "avx512": (("avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4",)),
-    "avx_vnni": (
-        ("avx_vnni", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"),
-        ("-march=x86-64-v3", "-mavxvnni"),
-    ),
-    "avx2": (("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"), ("-march=x86-64-v3",)),
+ARCHITECTURES: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "x86_64": {
+        "avx512_bf16_amx": (
+            ("amx_tile", "amx_bf16", "avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
+            ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
+        ),
+        "avx512_bf16": (
+            ("avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
+            ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
+        ),
+        "avx512_vnni": (("avx512_vnni", "avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4", "-mavx512vnni")),
+        "avx512": (("avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4",)),
+        "avx_vnni": (
+            ("avx_vnni", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"),
+            ("-march=x86-64-v3", "-mavxvnni"),
+        ),
+        "avx2": (("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"), ("-march=x86-64-v3",)),
+    },
+    "aarch64": {
+        "neon_bf16": (("asimddp", "bf16", "i8mm", "atomics", "asimdrdm"), ("-march=armv8.2-a+dotprod+bf16+i8mm",)),
+        "neon_dotprod": (("asimddp", "atomics", "asimdrdm"), ("-march=armv8.2-a+dotprod",)),
+        "neon": (("asimd",), ("-march=armv8-a",)),
+    },
 }
-"""The instruction sets, fastest first: the flags of `cpu_flags` that each needs, and the compiler's options for it."""
+"""The instruction sets of each, fastest first: the flags of `cpu_flags` that one needs, and the compiler's options."""
+LEVELS = ARCHITECTURES.get(platform.machine(), {})
+"""Those of this machine's architecture."""
 
 
 class BuildError(Exception):
@@ -135,7 +145,7 @@ def _level() -> str:
     for level, (needed, _) in LEVELS.items():
         if flags.issuperset(needed):
             return level
-    raise BuildError("it has no AVX2")
+    raise BuildError("it has neither AVX2 nor NEON")
 
 
 def _copied(level: str) -> Path:

@@ -8,12 +8,11 @@
 #include "vector.h"
 
 #define TILE (REGISTERS / 4) /* keys or dimensions whose sums are in registers at once */
+#define VECTORS (TILES || LANES == 4 ? 8 : 2) /* of rows for which keys and values are copied once */
 #if TILES
-#define VECTORS 8 /* of rows for which keys and values are copied once */
 #define UNIT TILE_DEPTH
 #define KEYS 128
 #else
-#define VECTORS 2
 #define UNIT TILE /* keys that are multiplied at least */
 #define KEYS 64
 #endif

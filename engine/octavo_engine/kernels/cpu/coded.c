@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include "kernels.h"
+#include "scales.h"
 #include "vector.h"
 
 #define MAX_TOKENS 8
@@ -26,13 +27,7 @@ INLINE long up(long size, long unit) { return (size + unit - 1) / unit * unit; }
 /* BYTES bytes, of which `left` are there: others are 0. */
 INLINE words take(const uint8_t *from, long left) {
     if (left >= BYTES) return *(const words_at *)from;
-#if defined(__AVX512F__)
-    return (words)_mm512_maskz_loadu_epi8(left > 0 ? (1ull << left) - 1 : 0, from);
-#else
-    uint8_t bytes[BYTES] = {0};
-    if (left > 0) memcpy(bytes, from, left);
-    return *(const words_at *)bytes;
-#endif
+    return some_bytes(from, left);
 }
 
 /* LANES codes of a byte each as floats, of which `left` are there; bits of `flip` are changed first. */
@@ -43,61 +38,13 @@ INLINE floats whole(const uint8_t *from, long left, int flip) {
         if (left > 0) memcpy(bytes, from, left);
         from = bytes;
     }
-#if defined(__AVX512F__)
-    __m128i v = _mm_loadu_si128((const __m128i *)from);
-    return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_xor_si128(v, _mm_set1_epi8(flip))));
-#elif defined(__AVX2__)
-    __m128i v = _mm_loadl_epi64((const __m128i *)from);
-    return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_xor_si128(v, _mm_set1_epi8(flip))));
-#else
-    floats value;
-    for (int i = 0; i < LANES; i++) value[i] = (int8_t)(from[i] ^ flip);
-    return value;
-#endif
+    return __builtin_convertvector(signed_bytes(from) ^ (int8_t)flip, floats);
 }
 
-INLINE float scale_at(const void *from, long index, enum scales kind) {
-    if (kind == SCALE_FLOAT32) return ((const float *)from)[index];
-    if (kind == SCALE_BFLOAT16) return wide(((const uint16_t *)from)[index]);
-    if (kind == SCALE_INT8) return ((const int8_t *)from)[index];
-    return ((const _Float16 *)from)[index];
-}
-
-/* `count` scales from `index` on; LANES at a time where those are in memory. */
+/* `count` scales from `index` on; there is room for LANES more. */
 INLINE void widen_scales(const void *from, long index, long count, float *to, enum scales kind) {
-    long i = 0;
-#if defined(__AVX512F__)
-    for (; i < count; i += LANES) {
-        long left = count - i < LANES ? count - i : LANES;
-        __mmask16 mask = (1u << left) - 1;
-        if (kind == SCALE_INT8) {
-            __m512i raw = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, (const int8_t *)from + index + i));
-            *(floats_at *)(to + i) = (floats)_mm512_cvtepi32_ps(raw);
-            continue;
-        }
-        if (kind == SCALE_FLOAT32) {
-            *(floats_at *)(to + i) = (floats)_mm512_maskz_loadu_ps(mask, (const float *)from + index + i);
-            continue;
-        }
-        __m256i raw = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)from + index + i);
-        *(floats_at *)(to + i) = kind == SCALE_BFLOAT16 ? (floats)(widen((halves)raw) << 16) : (floats)_mm512_cvtph_ps(raw);
-    }
-#elif defined(__AVX2__)
-    for (; i < count && count >= LANES; i += LANES) {
-        if (i + LANES > count) i = count - LANES; /* some of them twice */
-        if (kind == SCALE_INT8) {
-            *(floats_at *)(to + i) = whole((const uint8_t *)from + index + i, LANES, 0);
-            continue;
-        }
-        if (kind != SCALE_FLOAT16) {
-            *(floats_at *)(to + i) = load(from, index + i, kind == SCALE_FLOAT32 ? FLOAT32 : BFLOAT16);
-            continue;
-        }
-        __m128i raw = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + index + i));
-        *(floats_at *)(to + i) = (floats)_mm256_cvtph_ps(raw);
-    }
-#endif
-    for (; i < count; i++) to[i] = scale_at(from, index + i, kind);
+    for (long i = 0; i < count; i += LANES)
+        *(floats_at *)(to + i) = some_scales(from, index + i, count - i < LANES ? count - i : LANES, kind);
 }
 
 /* Scales of 8 bits, one for each `grain` columns, times those of blocks of SUPER. */

@@ -26,12 +26,15 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the flags of the first CPU in /proc/cpuinfo that this process may use; none without that file."""
+    """Return the flags of the first CPU in /proc/cpuinfo that this process may use; none without that file.
+
+    Linux calls them flags on x86 and Features on arm64.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    flags = frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+    flags = frozenset(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
     return flags if flags.isdisjoint(_AMX) or _may_use_tiles() else flags - _AMX
 
 

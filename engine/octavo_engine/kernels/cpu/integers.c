@@ -6,20 +6,18 @@
 #include <omp.h>
 
 #include "kernels.h"
+#include "scales.h"
 #include "vector.h"
 
 #define GRAIN 32 /* inputs that share a scale */
 #define STEPS (GRAIN / 4)
 #define AHEAD 4096 /* bytes of codes that are fetched before they are used */
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-#define FOURS 1 /* four products of 8 bits are summed by one instruction */
-#endif
 #define MOST_TOKENS (REGISTERS == 32 ? 16 : 4)
 #define SOME_TOKENS 4
 
 /* GRAIN inputs of a token. A grain of codes may be half of them, which have sums of their own. */
 struct inputs {
-#if defined(FOURS)
+#if defined(dot_fours)
     int8_t numbers[GRAIN];
 #else
     int8_t numbers[2 * GRAIN]; /* codes of 8 bits are multiplied in 16 bits, in which two products cannot overflow */
@@ -54,8 +52,8 @@ INLINE long first_of(long token, long tokens) {
     return some + SOME_TOKENS <= tokens ? some : token;
 }
 
-/* GRAIN inputs as whole numbers of at most 127, and gives their scale; NaN if one is not finite. */
-INLINE float whole_inputs(const void *x, long at, int dtype, int8_t to[GRAIN]) {
+/* GRAIN inputs as whole numbers of at most 127, with the sums of both halves; gives their scale, NaN if one is not finite. */
+INLINE float whole_inputs(const void *x, long at, int dtype, int8_t to[GRAIN], int32_t sums[2]) {
     floats most = {0};
     ints finite = (ints){0} - 1;
     for (int i = 0; i < GRAIN; i += LANES) {
@@ -67,18 +65,16 @@ INLINE float whole_inputs(const void *x, long at, int dtype, int8_t to[GRAIN]) {
     if (largest(choose(finite, all(0), all(1)))) return __builtin_nanf("");
     if (peak < 1e-36f) peak = 1e-36f; /* its inverse is finite */
     floats up = all(127.0f / peak);
-    for (int i = 0; i < GRAIN; i += LANES) store_bytes(to + i, nearest(load(x, at + i, dtype) * up));
-    return peak / 127.0f;
-}
-
-/* Their sum. */
-INLINE int32_t sum_of_bytes(const int8_t *from, int count) {
-    __m128i sum = _mm_setzero_si128(), flip = _mm_set1_epi8(-128);
-    for (int i = 0; i < count; i += 16) {
-        __m128i positive = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(from + i)), flip);
-        sum = _mm_add_epi64(sum, _mm_sad_epu8(positive, _mm_setzero_si128()));
+    for (int half = 0; half < 2; half++) {
+        floats sum = {0};
+        for (int i = half * GRAIN / 2; i < (half + 1) * GRAIN / 2; i += LANES) {
+            ints whole = nearest(load(x, at + i, dtype) * up);
+            sum += __builtin_convertvector(whole, floats);
+            store_bytes(to + i, whole);
+        }
+        sums[half] = total(sum);
     }
-    return _mm_cvtsi128_si32(sum) + _mm_extract_epi32(sum, 2) - 128 * count;
+    return peak / 127.0f;
 }
 
 /* The inputs [k, k + GRAIN) of one token. */
@@ -86,48 +82,18 @@ INLINE void take_inputs(const struct product *a, const void *x, long token, long
     long first = first_of(token, a->tokens), blocks = a->w->inner / GRAIN;
     struct inputs *to = a->x + first * blocks + k / GRAIN * together(first, a->tokens) + token - first;
     int8_t numbers[GRAIN] = {0};
-    to->scale = whole_inputs(x, token * a->w->inner + k, dtype, numbers);
+    int32_t sums[2] = {0};
+    to->scale = whole_inputs(x, token * a->w->inner + k, dtype, numbers, sums);
     for (int half = 0; half < GRAIN / a->grain; half++) {
-        int32_t sum = sum_of_bytes(numbers + half * a->grain, a->grain);
+        int32_t sum = a->grain == GRAIN ? sums[0] + sums[1] : sums[half];
         to->sums[half] = sum * to->scale;
         to->starts[half] = -a->offset * sum;
     }
     memcpy(to->numbers, numbers, sizeof numbers);
-#if !defined(FOURS)
+#if !defined(dot_fours)
     static const int even_first[] = {0, 2, 1, 3}; /* as codes are taken from words */
     if (a->w->bits == 8)
         for (int i = 0; i < GRAIN; i++) ((int16_t *)to->numbers)[i] = numbers[i / 4 * 4 + even_first[i % 4]];
-#endif
-}
-
-/* `count` words from an address, zeros behind them. */
-INLINE words some_words(const uint8_t *from, int count) {
-#if defined(__AVX512F__)
-    return (words)_mm512_maskz_loadu_epi32((1u << count) - 1, from);
-#else
-    return (words)_mm256_maskload_epi32((const int *)from, (__m256i)(LANE_NUMBERS < count));
-#endif
-}
-
-/* Scales of `count` rows as floats. */
-INLINE floats some_scales(const void *from, long index, int count, enum scales kind) {
-    long size = kind == SCALE_FLOAT32 ? 4 : kind == SCALE_INT8 || kind == SCALE_UINT8 ? 1 : 2;
-    const char *at = (const char *)from + index * size;
-    char values[BYTES] = {0};
-    if (count < LANES) {
-        memcpy(values, at, count * size);
-        at = values;
-    }
-    if (kind == SCALE_FLOAT32) return load(at, 0, FLOAT32);
-    if (kind == SCALE_BFLOAT16) return load(at, 0, BFLOAT16);
-#if defined(__AVX512F__)
-    if (kind == SCALE_UINT8) return (floats)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at)));
-    if (kind == SCALE_INT8) return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
-    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
-#else
-    if (kind == SCALE_UINT8) return (floats)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at)));
-    if (kind == SCALE_INT8) return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)));
-    return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
 #endif
 }
 
@@ -168,7 +134,7 @@ INLINE void take_codes(const uint8_t *codes, long step, int count, int bits, wor
 /* start + the products of `steps` words of codes with inputs. */
 INLINE ints dot(const words *codes, const int8_t *x, int steps, int bits, int32_t start) {
     ints sum = (ints){0} + start;
-#if defined(FOURS)
+#if defined(dot_fours)
     UNROLL for (int i = 0; i < steps; i++) sum = dot_fours(sum, codes[i], word_at(x + 4 * i));
 #else
     if (bits == 8) {
@@ -267,7 +233,7 @@ void integer_linear(const struct codes *w, const void *x, const void *bias, cons
     struct product a = {.w = w, .bias = bias, .addend = addend, .y = y, .stride = stride, .tokens = tokens, .dtype = dtype,
                         .out = out, .shifted = w->minimum || w->zero, .x = scratch};
     a.grain = w->bits == 4 || w->group >= w->inner || w->group % 32 == 0 ? 32 : 16;
-    a.offset = (int32_t)w->offset + (w->bits == 8 ? 128 : 0);
+    a.offset = (int32_t)w->offset + (w->bits == 8 && !SIGNED_CODES ? 128 : 0);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)

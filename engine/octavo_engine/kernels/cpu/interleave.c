@@ -2,14 +2,12 @@
 
    The rows of a tile lie between one another: four bytes of codes of each, then the next four; the first scale of each,
    then the second one. (The last tile has what rows are left.) Eight codes of 4 bits are in such an order that the lower
-   halves of the four bytes are the first four codes, and codes of 8 bits become unsigned ones. */
+   halves of the four bytes are the first four codes, and codes of 8 bits become those that `dot_fours` multiplies. */
 #include <omp.h>
 
 #include "kernels.h"
 #include "vector.h"
 
-#define LOWER 0x0f0f0f0fu
-#define UPPER 0xf0f0f0f0u
 #define MOST_ARRAYS 6
 
 /* One of the arrays that a weight consists of: `count` numbers of `size` bytes in each row. */
@@ -44,13 +42,23 @@ static void turn(const char *from, char *to, long rows, long count, long size) {
     else turn_by(from, to, rows, count, 1);
 }
 
+/* Four codes of 4 bits as the lower halves of four bytes, and back. */
+INLINE uint32_t spread(uint32_t codes) {
+    codes = (codes | codes << 8) & 0x00ff00ffu;
+    return (codes | codes << 4) & 0x0f0f0f0fu;
+}
+INLINE uint32_t gather(uint32_t bytes) {
+    bytes = (bytes | bytes >> 4) & 0x00ff00ffu;
+    return (bytes | bytes >> 8) & 0x0000ffffu;
+}
+
 /* Words of codes, there or back. */
 static void recode(const struct codes *w, uint32_t *words, long count, int back) {
     for (long i = 0; i < count; i++) {
         uint32_t word = words[i];
-        if (w->bits == 8) words[i] = w->flip ? word : word ^ 0x80808080u;
-        else if (back) words[i] = _pext_u32(word, LOWER) | _pext_u32(word, UPPER) << 16;
-        else words[i] = _pdep_u32(word, LOWER) | _pdep_u32(word >> 16, UPPER);
+        if (w->bits == 8) words[i] = (w->flip != 0) != SIGNED_CODES ? word : word ^ 0x80808080u;
+        else if (back) words[i] = gather(word & 0x0f0f0f0fu) | gather(word >> 4 & 0x0f0f0f0fu) << 16;
+        else words[i] = spread(word & 0xffffu) | spread(word >> 16) << 4;
     }
 }
 

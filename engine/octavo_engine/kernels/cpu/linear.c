@@ -31,12 +31,6 @@ struct linear {
 #define MAX_GROUPS (PART_TOKENS / LANES)
 #define DEPTH 384 /* inputs multiplied at once where there are many tokens */
 
-INLINE uint32_t pair(const uint16_t *from) {
-    uint32_t value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
-
 INLINE floats some(const uint16_t *from, long index, int count) {
     if (count == LANES) return load(from, index, BFLOAT16);
     uint16_t values[LANES] = {0};
@@ -141,7 +135,7 @@ INLINE void lanes(const struct linear *a, const uint16_t *weight, const uint16_t
         __builtin_prefetch(ahead + count * k, 0, 2); /* the next tile, as quickly as this one is used */
         words x0 = *(const words_at *)x, x1 = *(const words_at *)(x + (vectors - 1) * LANES);
         UNROLL for (int r = 0; r < count; r++) {
-            words w = (words){0} + pair(weight + r * a->inner + k);
+            words w = word_at(weight + r * a->inner + k);
             sums[r][0] = dot_pairs(sums[r][0], w, x0);
             if (vectors == 2) sums[r][1] = dot_pairs(sums[r][1], w, x1);
         }
@@ -310,7 +304,7 @@ static void pack(const struct linear *a, long k, long width) {
     for (long first = 0; first < a->tokens; first += width) {
         uint32_t *to = a->packed + (first * (a->inner / 2) + k * width);
         for (long t = 0; t < width; t++)
-            to[t] = first + t < a->tokens ? pair(a->x + (first + t) * a->inner + 2 * k) : 0;
+            to[t] = first + t < a->tokens ? word_of(a->x + (first + t) * a->inner + 2 * k) : 0;
     }
 }
 
