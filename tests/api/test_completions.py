@@ -90,6 +90,10 @@ def test_special_tokens_are_a_part_of_an_echo_and_not_of_an_answer(server: Serve
     assert plain.logprobs is not None and plain.logprobs.text_offset == [0, 4, 16]
     added = prompt_text_logprobs("once", start, [TokenLogprobs(once, -1.5, 1, ())], server.tokenizer, 0)
     assert added.text_offset == [0, 0]  # the tokenizer has put it before the text
+    begun = server.tokenizer.token_text(start)
+    both = [TokenLogprobs(start, -1.5, 1, ()), TokenLogprobs(once, -1.5, 1, ())]
+    doubled = prompt_text_logprobs(f"{begun}once", start, both, server.tokenizer, 0)
+    assert doubled.text_offset == [0, 0, len(begun)]  # also before a text that begins with it
 
 
 def test_an_echo_is_scored_as_lm_eval_asks(server: Served) -> None:

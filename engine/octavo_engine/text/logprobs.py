@@ -6,6 +6,7 @@ import codecs
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.text.tokenizer import Tokenizer
@@ -87,10 +88,11 @@ def prompt_text_logprobs(
     The prompt's `first` token has none. Each other position has at most `most` of the likeliest tokens.
     """
     name, offsets = name or tokenizer.token_text, TextOffsets(tokenizer, skip_special_tokens=False)
-    if text.startswith(tokenizer.token_text(first)) or not tokenizer.is_special(first):
+    kept = [replace(position, top=position.top[:most]) for position in positions]
+    equal = 1 + sum(1 for _ in takewhile(lambda position: position.token_id == first, kept))
+    if text.startswith(tokenizer.token_text(first) * equal) or not tokenizer.is_special(first):
         offsets.take(first)  # else the tokenizer has added it, and the text does not have it
     begun = TextLogprobs([name(first)], [None], [None], [0])
-    kept = (replace(position, top=position.top[:most]) for position in positions)
     return join(begun, text_logprobs(kept, tokenizer, offsets, name))
 
 
