@@ -73,6 +73,7 @@ UNREACHED = [
 @pytest.mark.parametrize("slices", [row[1] for row in UNREACHED], ids=[row[0] for row in UNREACHED])
 def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str, Any]]) -> None:
     reported = status(*slices)
+    assert "their node was deleted" in condition(reported, ConditionType.READY).message
     for kind in (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.DEGRADED, ConditionType.STALLED):
         found = condition(reported, kind)
         wrong = kind in (ConditionType.DEGRADED, ConditionType.STALLED)

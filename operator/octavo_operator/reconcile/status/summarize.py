@@ -149,8 +149,8 @@ def _why_unreached(service: LLMService, observed: Observation, result: Result) -
         )
     return (
         "something other than the operator makes its endpoints, or the pods have other labels or ports than it "
-        f"selects, or a quota is full (kubectl describe service {service.name}); kubectl get endpointslices -l "
-        f"kubernetes.io/service-name={service.name}"
+        f"selects, or their node was deleted, or a quota is full (kubectl describe service {service.name}; kubectl get "
+        f"nodes); kubectl get endpointslices -l kubernetes.io/service-name={service.name}"
     )
 
 
