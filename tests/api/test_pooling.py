@@ -72,6 +72,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "too many dimensions": (EMBED, {"input": "x", "dimensions": 5}, "dimensions"),
     "no dimensions": (EMBED, {"input": "x", "dimensions": 0}, "dimensions"),
     "an unknown format": (EMBED, {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+    "Jina's format": (EMBED, {"input": "x", "embedding_type": "base64"}, "embedding_type"),
     "cut, but not of length 1": (EMBED, {"input": "x", "dimensions": 2, "normalize": False}, "normalize"),
     "a kind of text": (EMBED, {"input": "x", "input_type": "query"}, "input_type"),
     "the last tokens": (

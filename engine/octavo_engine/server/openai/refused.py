@@ -54,6 +54,7 @@ OnlyZero = Annotated[Any, _only(0)]
 OnlyUnlimited = Annotated[Any, _only(-1)]
 OnlyLeft = Annotated[Any, _only("left")]
 OnlyRight = Annotated[Any, _only("right")]
+OnlyFloat = Annotated[Any, _only("float")]
 OnlyEmpty = Annotated[Any, AfterValidator(_only_empty)]
 NoFunctions = Annotated[Any, AfterValidator(_no_functions)]
 """A deprecated field about functions: an empty list, or a choice that asks for nothing where there are none."""

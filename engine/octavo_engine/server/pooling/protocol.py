@@ -22,7 +22,7 @@ from octavo_engine.server.openai.fields import (
     Text,
     Timeout,
 )
-from octavo_engine.server.openai.refused import NotYet, OnlyFalse, OnlyRight
+from octavo_engine.server.openai.refused import NotYet, OnlyFalse, OnlyFloat, OnlyRight
 
 
 def _text_of(value: Any) -> Any:
@@ -70,6 +70,8 @@ class EmbeddingBody(PooledBody):
     endianness: NotYet = None
     task: NotYet = None
     late_chunking: OnlyFalse = None
+    embedding_type: OnlyFloat = None
+    """Jina's name of `encoding_format`, with further values."""
 
 
 class Side(NamedTuple):
