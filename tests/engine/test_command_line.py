@@ -184,7 +184,15 @@ def test_a_wrong_value_is_looked_for_where_it_was_set(
 def test_a_variable_that_is_not_a_setting_is_warned_of_but_not_those_of_a_service(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SEED", "MAX_NUM_SEQ", "FOO", "API_KEY", "OPERATOR_SERVICE_HOST", "OPERATOR_PORT_443_TCP_ADDR"):
+    for name in (
+        "SEED",
+        "MAX_NUM_SEQ",
+        "FOO",
+        "API_KEY",
+        "SERVICE_HOST",
+        "OPERATOR_SERVICE_HOST",
+        "OPERATOR_PORT_443_TCP_ADDR",
+    ):
         monkeypatch.setenv(f"OCTAVO_{name}", "1")
     for command in ("plan", "serve", "doctor"):
         monkeypatch.setitem(cli._COMMANDS, command, lambda args: 0)  # type: ignore[call-overload]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.yaml_file import load_yaml
 
 _PREFIX = "OCTAVO_"
+_OF_SERVICE = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.+)?|PORT|PORT_\d+_.+")
+"""What follows a Service's name in the variables that Kubernetes sets for it."""
 
 
 def read_engine_config(args: argparse.Namespace, environ: Mapping[str, str]) -> EngineConfig:
@@ -32,14 +35,17 @@ def read_server_config(args: argparse.Namespace, environ: Mapping[str, str]) -> 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each `OCTAVO_…` variable that is not a setting's, and the nearest one that is; "" if none is near.
 
-    The variables that Kubernetes sets for a Service are omitted. They all begin with the Service's name, such as
-    OCTAVO_OPERATOR_SERVICE_HOST.
+    The variables that Kubernetes sets for a Service are omitted, such as OCTAVO_OPERATOR_SERVICE_HOST. They begin with
+    the Service's name.
     """
     known = [f.name.upper() for config in (EngineConfig, ServerConfig) for f, _ in settings_of(config)]
-    services = tuple(name.removesuffix("SERVICE_HOST") for name in environ if name.endswith("_SERVICE_HOST"))
+    services = [name.removesuffix("SERVICE_HOST") for name in environ if name.endswith("_SERVICE_HOST")]
+    of_services = {
+        name for name in environ for service in services if _OF_SERVICE.fullmatch(name.removeprefix(service))
+    }
     for variable in environ:
         name = variable.removeprefix(_PREFIX)
-        if name not in {variable, *known} and not variable.startswith(services):
+        if name not in {variable, *known} and variable not in of_services:
             yield variable, "".join(_variable(close) for close in difflib.get_close_matches(name, known, 1))
 
 

@@ -268,12 +268,12 @@ def not_json(content_type: str) -> APIError:
 
 
 def answer_too_large(most: int) -> APIError:
-    """Return an APIError 400 for a request whose answer alone takes more than the `most` bytes that its key may hold.
+    """Return an APIError 400 for a request whose answer alone can take more than `most` bytes, all that a key may hold.
 
     It is not 429 or 503, after which clients and batches would have the same answer generated again.
     """
     message = (
-        f"the answer takes more than {most} bytes, which is all that this API key may have of answers that are not "
+        f"the answer can take more than {most} bytes, which is all that this API key may have of answers that are not "
         "complete or not read; lower n, max_tokens or the number of logprobs, use a stream, send fewer inputs, or ask "
         "for vectors as base64 (encoding_format)"
     )

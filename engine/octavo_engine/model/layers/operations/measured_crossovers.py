@@ -39,8 +39,10 @@ TOKENS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 """The numbers of tokens that are measured."""
 _ROWS, _COLUMNS, _GROUP = 2048, 1024, 64
 """The measured weight: larger than a core's own cache, as the weights of models are."""
-_REPEATS = 2
+_REPEATS = 3
 """Of so many measurements the shortest counts."""
+_IN_A_ROW = 2
+"""At so many numbers of tokens one after another the first way has to be slower, since one may be an outlier."""
 _CLEARLY = 1.05
 """The factor by which the second way has to be quicker, so that equal ways are not chosen by chance."""
 
@@ -72,7 +74,7 @@ def measure(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, coded
     threads, found = torch.get_num_threads(), Crossovers()
     torch.set_num_threads(1)
     try:
-        weight = torch.zeros(_ROWS, _COLUMNS, dtype=dtype)
+        weight = torch.ones(_ROWS, _COLUMNS, dtype=dtype)
         wide = _times(wide_product, weight)
         if path == "torch in float32":
             found = replace(found, narrow=crossover(_times(torch_product, weight), wide, dtype))
@@ -93,13 +95,16 @@ def measure(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, coded
 
 def crossover(few: Way, many: Way, dtype: torch.dtype) -> int | None:
     """Return the most of TOKENS up to which `few` is not clearly slower than `many`; None: it never is."""
-    last = 0
+    last = slower = 0
     for tokens in TOKENS:
         x = torch.ones(tokens, _COLUMNS, dtype=dtype)
-        if _seconds(few, x) > _CLEARLY * _seconds(many, x):
+        if _seconds(few, x) <= _CLEARLY * _seconds(many, x):
+            last, slower = tokens, 0
+            continue
+        slower += 1
+        if slower == _IN_A_ROW:
             return last
-        last = tokens
-    return None
+    return None if last == TOKENS[-1] else last
 
 
 def _seconds(way: Way, x: Tensor) -> float:
@@ -117,7 +122,8 @@ def _times(product: Product, weight: Tensor) -> Way:
 
 
 def _coded_crossover(kernels: CPUKernels, product: Product, dtype: torch.dtype, *, interleaved: bool) -> int | None:
-    codes, scale = torch.zeros(_ROWS, _COLUMNS // 2, dtype=torch.uint8), torch.ones(_ROWS, _COLUMNS // _GROUP)
+    codes = (torch.arange(_ROWS * _COLUMNS // 2) % 251).byte().view(_ROWS, -1)
+    scale = torch.ones(_ROWS, _COLUMNS // _GROUP)
     weight = CodedWeight([CodedPart(codes=codes, scale=scale, bits=4, columns=_COLUMNS, group=_GROUP)])
     if interleaved:
         kernels.interleave(weight)
