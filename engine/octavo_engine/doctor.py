@@ -98,14 +98,14 @@ def _gpus() -> Iterator[Result]:
 
 
 def _cpu() -> Iterator[Result]:
-    from octavo_engine.kernels.cpu.build import BuildError, built_library
+    from octavo_engine.kernels.cpu.build import BuildError, OldCPUError, built_library
 
     cores = f"{len(os.sched_getaffinity(0))} cores"
     try:
         library = built_library()
     except BuildError as error:
         advice = "install gcc and libc6-dev; until then PyTorch computes, at a fraction of the speed"
-        if "AVX2" in str(error):
+        if isinstance(error, OldCPUError):
             advice = "PyTorch computes here, at a fraction of the speed of a CPU with AVX2 or NEON"
         yield Result("CPU", "warning", f"{cores}, without kernels of our own: {error}", advice)
         return

@@ -46,6 +46,13 @@ def test_what_is_no_port_is_refused_before_any_check(given: str, capsys: pytest.
     assert f"--port: {given!r} is not a whole number from 0 to 65,535" in capsys.readouterr().err
 
 
+def test_an_old_cpu_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "cpu_flags", frozenset)
+    cpu = next(each for each in doctor.results(0) if each.name == "CPU")
+    assert cpu.state == "warning" and "neither AVX2 nor NEON" in cpu.text
+    assert "gcc" not in cpu.advice
+
+
 def test_what_is_lacking_comes_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def no_compiler() -> Path:
         raise build.BuildError("gcc cannot be run")

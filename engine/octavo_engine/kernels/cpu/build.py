@@ -66,6 +66,10 @@ class BuildError(Exception):
     """There is no compiler, or it failed; the message says which."""
 
 
+class OldCPUError(BuildError):
+    """This CPU has none of the instruction sets that the kernels are written for."""
+
+
 def built_library() -> Path:
     """Return the compiled kernels for this machine, and compile them first if needed; BuildError if that fails."""
     return library_for(_level())
@@ -140,12 +144,12 @@ def _file_name(level: str) -> str:
 
 
 def _level() -> str:
-    """Return the fastest of LEVELS that this machine has; BuildError if it has none."""
+    """Return the fastest of LEVELS that this machine has; OldCPUError if it has none."""
     flags = cpu_flags()
     for level, (needed, _) in LEVELS.items():
         if flags.issuperset(needed):
             return level
-    raise BuildError("it has neither AVX2 nor NEON")
+    raise OldCPUError("it has neither AVX2 nor NEON")
 
 
 def _copied(level: str) -> Path:
