@@ -11,7 +11,7 @@ import pytest
 
 from octavo_engine.output_parsing.answer_parser import AnswerParser
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
-from octavo_engine.output_parsing.formats import FORMATS, format_of
+from octavo_engine.output_parsing.formats import FORMATS, format_of, python_code
 from octavo_engine.output_parsing.formats.forced import FORCED
 from octavo_engine.output_parsing.formats.python_code import is_quickly_parsed
 from octavo_engine.output_parsing.formats.tool import Format, Tool
@@ -231,8 +231,18 @@ def test_long_python_is_parsed_only_if_that_is_quick(form: str, argument: str, v
 def test_code_in_an_f_string_or_behind_a_comment_is_measured() -> None:
     assert is_quickly_parsed("f(a='" + "1," * 5_000 + "')")
     assert not is_quickly_parsed("f(a=f'{" + "1," * 5_000 + "}')")
+    for start in ("f(a=fr'{", "f(a=Rf'{", "f(a=tr'{", "f(a=f'{'"):  # Python 3.12 allows quotes in an f-string
+        assert not is_quickly_parsed(start + "1," * 5_000 + "'}')")
+    assert is_quickly_parsed("f(a=br'" + "1," * 5_000 + "')")
     assert not is_quickly_parsed("f(a=[ # '\n" + "1," * 5_000 + "'\\'']")
     assert not is_quickly_parsed("f(a=['\\\n', '''\"''', " + "1," * 5_000 + "'\"'])")
+
+
+@pytest.mark.parametrize("quotes", ["'''", '"""'])
+def test_code_that_ends_in_a_backslash_is_read_once(quotes: str) -> None:
+    """Each of the quotes was tried as the beginning of a text up to the end, which took 18 s."""
+    source = quotes + f"\\{quotes}\n" * 10_000 + "\\"
+    assert [found[0] for found in python_code._TEXT_OR_COMMENT.finditer(source)] == [source]
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, (_, _, calls)) in ANSWERS.items() if NOW in calls])

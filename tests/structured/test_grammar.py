@@ -308,6 +308,13 @@ def test_what_looks_like_a_format_is_left_alone() -> None:
         ({"properties": {"a": False}}, r'{"\u0061":1}', False),
         ({"patternProperties": {"^a+$": {"type": "integer"}}}, r'{"\u0061":"x"}', False),
         ({"properties": {"a": {"const": "\x1b"}}}, r'{"a":"\u001b"}', True),
+        ({"properties": {"a\x1b": {}}}, r'{"a\u001b":1}', True),
+        ({"properties": {"a": {"pattern": r"^\x1b\v\x{7}$"}}}, r'{"a":"\u001b\u000b\u0007"}', True),
+        ({"properties": {"a": {"pattern": r"^[\x00-\x1f]+$"}}}, r'{"a":"\u0007\u001f"}', True),
+        ({"properties": {"a": {"pattern": r"^[^\x00-\x1f]+$"}}}, r'{"\u0061":1}', False),
+        ({"properties": {"a": {"pattern": r"^\\x1b$"}}}, r'{"\u0061":1}', False),
+        ({"properties": {"a": {"type": "integer", "description": "\x1b"}}}, r'{"\u0061":"x"}', False),
+        ({"title": "\x1b", "examples": ["\x1b"], "properties": {"a": False}}, r'{"\u0061":1}', False),
     ],
 )  # fmt: skip
 def test_no_other_spelling_of_a_name_escapes_its_schema(schema: dict[str, Any], text: str, taken: bool) -> None:
@@ -325,3 +332,23 @@ def test_repeated_names_do_not_count_as_several_properties() -> None:
     named = {"properties": {"a": {}}, "required": ["a"], "minProperties": 2}
     for value, taken in ({"a": 1}, False), ({"a": 1, "b": 2}, True):
         assert takes(LLTokenizer("byte"), named, value) == taken
+    with pytest.raises(GrammarError, match="minProperties may be at most 2 here"):
+        json_schema_grammar({"required": ["a", "a"], "minProperties": 3})
+    for one, other in ((named, {"minProperties": 3}), ({"allOf": [{"minProperties": 3}]}, named)):
+        with pytest.raises(GrammarError, match="minProperties may be at most 2 here"):
+            json_schema_grammar({"allOf": [one, other]})
+
+
+def test_names_that_other_schemas_of_an_all_of_require_count_too() -> None:
+    required = {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]}
+    for parts in ([{"minProperties": 2}, required], [{"minProperties": 3}, {"allOf": [required, {}]}]):
+        least = parts[0]["minProperties"]
+        for value in ({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}):
+            assert takes(LLTokenizer("byte"), {"allOf": parts}, value) == (len(value) >= least)
+
+
+def test_a_closed_schema_is_not_refused_for_names_that_it_does_not_allow() -> None:
+    closed = {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False, "minProperties": 2}
+    for schema in (closed, {"allOf": [closed, {}]}):
+        with pytest.raises(GrammarError, match="only supported when all keys listed"):
+            check_grammar(json_schema_grammar(schema))

@@ -16,9 +16,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.schema_walk import changed_schema
+from octavo_engine.structured.schema_controls import names_control_characters
 from octavo_engine.structured.schema_formats import with_exact_format
 from octavo_engine.structured.schema_numbers import with_exact_numbers
-from octavo_engine.structured.schema_properties import with_counted_properties
+from octavo_engine.structured.schema_properties import with_counted_properties, with_joined_counts
 
 MAX_CHARACTERS = 1 << 18
 """The most characters of one grammar, or of the schema that it is made from."""
@@ -36,8 +37,6 @@ WHITESPACE = r"( |\n {0,32})"
 _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
-_CONTROL_CHARACTER = re.compile(r"\\u00[01]|\\u007[fF]|\x7f")
-"""What is in the JSON text of each schema whose texts cannot be written without `\\u`."""
 _MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|[0-9.]{16}|[0-9][eE]')
 """What is in the JSON text of each schema that `exact_schema` changes or refuses."""
 _NOTHING_ALLOWED = "NoExtensionBias"
@@ -70,7 +69,7 @@ def exact_schema(schema: dict[str, Any] | str) -> str:
     if not _MAY_BE_INEXACT.search(text):
         return text
     try:
-        return json.dumps(changed_schema(json.loads(text), _exact))
+        return json.dumps(changed_schema(changed_schema(json.loads(text), with_joined_counts), _exact))
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
 
@@ -82,7 +81,7 @@ def _exact(schema: dict[str, Any]) -> dict[str, Any]:
 def json_options(text: str, *, compact: bool = False) -> dict[str, Any]:
     """Return llguidance's options for the grammar of the text of a schema that `exact_schema` returned."""
     whitespace = {"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
-    return whitespace if _CONTROL_CHARACTER.search(text) else {**whitespace, "json_allowed_escapes": _ESCAPES}
+    return whitespace if names_control_characters(text) else {**whitespace, "json_allowed_escapes": _ESCAPES}
 
 
 def exact_schema_grammar(text: str, *, compact: bool = False) -> str:
