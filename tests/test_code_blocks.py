@@ -47,7 +47,7 @@ OTHERS = {
     "sed": "any system",
 }
 """Programs that are not ours, and what running their commands takes."""
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PATHS = re.compile(r"localhost:\d+(/[\w/]+)")
 SERVED = (ROOT / "docs" / "how-to" / "openai-api.md").read_text() + (ROOT / "docs/how-to/adapters.md").read_text()
 
