@@ -12,7 +12,7 @@ PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_engin
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # Programs show their own progress on a terminal.
 QUIET := $(shell [ -t 2 ] || echo --quiet)
