@@ -17,12 +17,14 @@ def anonymous_mib(processes: Sequence[psutil.Process]) -> float:
     them among all processes that map the same file, so a server's PSS rises when an unrelated program ends, and RSS
     falls when the kernel takes them back for others. Source: proc_pid_smaps(5), /proc/PID/smaps_rollup.
 
-    Raises OSError if a process has ended.
+    Raises OSError if a process has ended, and RuntimeError where the kernel does not tell.
     """
-    kib = 0
-    for process in processes:
-        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name in _FIELDS:
-                kib += int(value.split()[0])
-    return kib / 1024
+    return sum(anonymous_kib(Path(f"/proc/{process.pid}/smaps_rollup").read_text()) for process in processes) / 1024
+
+
+def anonymous_kib(rollup: str) -> int:
+    """Return one process's own memory in KiB, from the text of its smaps_rollup; RuntimeError if a field is missing."""
+    values = dict(line.split(":", 1) for line in rollup.splitlines()[1:])  # the first line has the addresses
+    if missing := [name for name in _FIELDS if name not in values]:
+        raise RuntimeError(f"smaps_rollup has no {', '.join(missing)}, but {', '.join(values)}: use Linux 5.3 or later")
+    return sum(int(values[name].split()[0]) for name in _FIELDS)

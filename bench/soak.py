@@ -163,7 +163,7 @@ class Soak:
                 await self._attack(serving, name, self.args.warm_up)
             life.warm_after = time.monotonic() - started
             until += life.warm_after
-        while time.monotonic() < until and not life.killed and not serving.has_ended():
+        while time.monotonic() < until and not (life.killed or serving.has_ended() or sampling.done()):
             await asyncio.sleep(self.args.pause / 2)
             with contextlib.suppress(psutil.NoSuchProcess):  # its engine has ended; the loop's condition sees it
                 await self._disturb(serving, life)
@@ -177,7 +177,8 @@ class Soak:
             if code not in (5, None):
                 self.problems.append(f"the server ended with exit code {code}, not 5, after its engine was killed")
         sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await sampling
 
     async def _user(self, serving: Serving, ended: asyncio.Event) -> None:
         server = len(self.lives) - 1
