@@ -178,6 +178,11 @@ async def test_namespaces_without_questions_are_forgotten() -> None:
         await world.collector.services(f"nobody-{number}")
         world.pods = kept
     assert len(world.collector._namespaces) <= 2
+    for number in range(3):
+        await world.collector.services(f"some-{number}")
+    world.now += collecting.KEEP_SECONDS + 1
+    await world.collector.services("another")
+    assert set(world.collector._namespaces) == {"another"}
 
 
 async def test_namespaces_without_pods_cost_few_api_requests_however_many_are_asked_about() -> None:
@@ -194,11 +199,20 @@ async def test_namespaces_without_pods_cost_few_api_requests_however_many_are_as
     lists = world.lists
     assert await world.load() == Load(1, 2)
     assert world.lists == lists + 1
-    for number in range(3):
-        await world.collector.services(f"some-{number}")
-    world.now += collecting.KEEP_SECONDS + 1
-    await world.collector.services("another")
-    assert set(world.collector._namespaces) == {"another"}
+
+
+async def test_a_namespace_that_is_scaled_to_zero_is_read_however_many_others_are_asked_about() -> None:
+    world = World(pod())
+    await world.load()
+    world.pods, kept = [], world.pods
+    world.now += collecting.LIST_SECONDS + 1
+    assert await world.refusal() == "no pod of LLMService llm/model is running"
+    world.now += collecting.KEEP_SECONDS
+    with pytest.raises(NoAnswerError, match="more than 100 such namespaces a second"):
+        for number in range(1000):
+            await world.collector.services(f"nobody-{number}")
+    world.pods = kept
+    assert await world.load() == Load(1, 2)
 
 
 async def test_a_pod_that_is_gone_counts_no_more() -> None:

@@ -25,7 +25,7 @@ STALE_SECONDS = 30.0
 BUSY_SECONDS = 300.0  # a pod that fell silent with requests has them for so long; by then it answers or was restarted
 KEEP_SECONDS = 60.0  # a namespace without requests is forgotten after this time; HPA and KEDA ask twice as often
 LIST_SECONDS = 1.0  # a new pod takes requests at once: as long as it is not known, the load looks smaller than it is
-UNKNOWN_A_SECOND = 100  # of namespaces in which no pod is known, as a client may name any; each costs an API request
+UNKNOWN_A_SECOND = 100  # of namespaces in which no pod was seen, as a client may name any; each costs an API request
 
 ListPods = Callable[[str], Awaitable[Sequence[EnginePod]]]
 """The pods of all LLMServices in a namespace."""
@@ -64,6 +64,7 @@ class _Namespace:
     """The pods of all LLMServices in a namespace, and their load reports by LLMService. Times are in seconds."""
 
     pods: Sequence[EnginePod] = ()
+    had_pods: bool = False
     listed_at: float = float("-inf")
     asked_at: float = float("-inf")
     services: dict[str, _Service] = field(default_factory=dict)
@@ -71,8 +72,8 @@ class _Namespace:
 
     @property
     def keep_seconds(self) -> float:
-        """The seconds for which the reports are kept after the last query; few if the namespace has no pods."""
-        return KEEP_SECONDS if self.pods or self.lock.locked() else LIST_SECONDS
+        """The seconds for which the reports are kept after the last query; few if the namespace never had pods."""
+        return KEEP_SECONDS if self.had_pods or self.lock.locked() else LIST_SECONDS
 
 
 class Collector:
@@ -105,19 +106,20 @@ class Collector:
         known = self._known(namespace)
         async with known.lock:
             if self._clock() - known.listed_at > LIST_SECONDS:
-                if not known.pods:
+                if not known.had_pods:  # one that is scaled to zero has an autoscaler that must see its next pod
                     self._take_turn(namespace)
                 known.pods = await self._list_pods(namespace)
+                known.had_pods = known.had_pods or bool(known.pods)
                 known.listed_at = self._clock()
                 there = {pod.service for pod in known.pods}
                 known.services = {name: each for name, each in known.services.items() if name in there}
         return known
 
     def _take_turn(self, namespace: str) -> None:
-        """Count an API request for a namespace without known pods; NoAnswerError if there were too many."""
+        """Count an API request for a namespace in which no pod was seen; NoAnswerError if there were too many."""
         if self._unknown.seconds_left(None) > 0:
             raise NoAnswerError(
-                f"no pod of an LLMService is known in namespace {namespace}, and clients ask about more than "
+                f"no pod of an LLMService was seen in namespace {namespace}, and clients ask about more than "
                 f"{UNKNOWN_A_SECOND} such namespaces a second: try again in a second"
             )
         self._unknown.note(None)
