@@ -395,6 +395,21 @@ def test_a_forwarded_port_outlives_any_number_of_connections(cluster: Path) -> N
         pass
 
 
+def test_a_chat_ends_though_what_a_wrapper_of_kubectl_has_started_does_not(cluster: Path) -> None:
+    (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
+    wrapper = f"""#!/bin/sh
+    [ "$1" = get ] && exec cat {cluster}/services.json
+    (for _ in $(seq 600); do [ -e {cluster}/ended ] && exit; sleep 0.05; done; touch {cluster}/late) &
+    echo "Forwarding from 127.0.0.1:1234 -> 8000"
+    exec sleep 60
+    """
+    (cluster / "kubectl").write_text(textwrap.dedent(wrapper))
+    with forwarded(Kubectl(), "good"):
+        pass
+    (cluster / "ended").touch()
+    assert not (cluster / "late").exists()
+
+
 def test_chat_gets_its_key_from_a_secret_and_not_in_its_command(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

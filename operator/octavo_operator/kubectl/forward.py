@@ -6,8 +6,9 @@ import re
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO, cast
 
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 
@@ -22,24 +23,30 @@ def forwarded(kubectl: Kubectl, service: str) -> Iterator[str]:
     """
     service_port = kubectl.get("services", service)["spec"]["ports"][0]["port"]
     command = kubectl.command("port-forward", f"service/{service}", f":{service_port}", "--address=127.0.0.1")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        lines = process.stdout or iter(())
-        reader = threading.Thread(target=deque, args=(lines, 0))
-        try:
-            port = _assigned_port(lines)
-            reader.start()  # kubectl writes a line for each connection, and stops when a pipe that is not read is full
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
-            if reader.ident is not None:
-                reader.join()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = cast(TextIO, process.stdout)
+    try:
+        port = _assigned_port(lines)
+        # kubectl writes a line for each connection, and stops when a pipe that is not read is full. Nothing waits for
+        # the end of the pipe: where kubectl is a wrapper, a program that it has started may keep it open.
+        threading.Thread(target=_read_to_the_end, args=(lines,), daemon=True).start()
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait()
 
 
-def _assigned_port(lines: Iterable[str]) -> str:
+def _read_to_the_end(lines: TextIO) -> None:
+    with lines:
+        deque(lines, 0)
+
+
+def _assigned_port(lines: TextIO) -> str:
     """Return the port that kubectl forwards; KubectlError, with what it said, if it ends before it names one."""
     said = []
     for line in lines:
         if assigned := _FORWARDING.match(line):
             return assigned[1]
         said.append(line)
+    lines.close()
     raise KubectlError("".join(said).strip() or "kubectl port-forward ended without a word")
