@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import yaml
 from docs.chart import README, page, values
 from octavo_operator.api.manifest import load
 from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
+from tests.cluster import pki
 from tests.cluster.build import HELM, ensure_built, program
 from tests.cluster.octavo import CHART
 from tests.operator.bad_llmservices import merged
@@ -439,8 +441,14 @@ def test_the_notes_say_nothing_twice_and_after_an_upgrade_not_how_to_begin(tmp_p
         assert (first.count(words), later.count(words)) == (1, 0)
 
 
-def test_helm_test_says_in_one_line_that_it_cannot_ask_the_api_server() -> None:
-    command = [sys.executable, str(CHART / "files" / "test.py"), "llm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_helm_test_says_in_one_line_that_it_cannot_ask_the_api_server(tmp_path: Path) -> None:
+    text, account = (CHART / "files" / "test.py").read_text(), "/var/run/secrets/kubernetes.io/serviceaccount"
+    folder = pki.Authority(tmp_path / "account").folder
+    (folder / "token").write_text("t")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"https://127.0.0.1:{server.getsockname()[1]}"
+    changed = text.replace('"https://kubernetes.default.svc"', f'"{closed}"').replace(account, str(folder))
+    command = [sys.executable, "-c", changed, "llm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})  # no proxy
     assert done.returncode == 1
-    assert re.fullmatch(r"cannot ask the API server at https://kubernetes\.default\.svc: .*\n", done.stderr)
+    assert re.fullmatch(rf"cannot ask the API server at {closed}: .*refused.*; check DNS, and .*\n", done.stderr)

@@ -25,7 +25,7 @@ OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "oth
         ([OTHER], "but that of LLMService other; create one of the two LLMServices under another name"),
         (
             [OURS],
-            "but that of Deployment good; kubectl delete service good, and it is created again as this LLMService's",
+            "but that of Deployment good; kubectl delete service good: this LLMService gets its own, if it still needs",
         ),
     ],
     ids=["no owner", "another controller", "another LLMService", "its own Deployment"],

@@ -138,6 +138,7 @@ TROUBLES = [
     (exited(143), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
     (exited(139), Reason.CRASH_LOOP, "exit code 139"),
     (exited(137, "GET /health 200"), Reason.CRASH_LOOP, "GET /health 200; something killed it: kubectl describe pod"),
+    (exited(137), Reason.CRASH_LOOP, "if none had, its node probably had no memory left (spec.resources.requests.mem"),
     (exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY, "memory limit: raise spec.resources.limits.memory"),
     (
         {**exited(137, reason="OOMKilled"), "resources": {"limits": {"memory": "200Mi"}}},
@@ -152,6 +153,7 @@ TROUBLES = [
             ("docker.io/library/octavo-engine:1", "octavo-engine:1"),
             ("octavo-engine@sha256:1f", "octavo-engine:1"),
             ("registry.example.com/weights:1", "registry.example.com/weights:1, which it has as a volume"),
+            ("example.com/my-octavo-engine:1", "example.com/my-octavo-engine:1, which it has as a volume"),
         )
     ),
     *(
@@ -185,6 +187,16 @@ def test_a_failed_container_says_why(container: dict[str, Any], reason: Reason, 
         found = condition(status, kind)
         assert (found.status, found.reason) == (value, reason)
         assert words in found.message
+
+
+def test_what_has_no_probes_was_killed_by_none() -> None:
+    """Neither time to load nor CPU helps the container that fetches the model, or the one that fetches adapters."""
+    for name in ("fetch", "adapters"):
+        found = condition(summary(fetching(exited(137), name), children=deployment()), ConditionType.DEGRADED).message
+        assert found.endswith(
+            f"; something killed its container {name}: probably its node had no memory left "
+            "(spec.resources.requests.memory), as the node's events say then"
+        )
 
 
 def unready(finished: str, unready_since: str, started: str = "2026-01-01T00:00:10Z") -> dict[str, Any]:

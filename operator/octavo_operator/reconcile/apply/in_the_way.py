@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo_operator.api.names import KIND
@@ -27,17 +27,23 @@ class NameTakenError(ApiError):
         kind, name = identity
         owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
         whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
-        help_ = "rename the LLMService, or delete " + ("its owner" if owners else "that object")
-        if any(each["kind"] == KIND for each in owners):  # to delete that one would end what it serves
-            help_ = "create one of the two LLMServices under another name"
-        if any(_is_child(each, service) for each in owners):  # to delete that one would end what serves
-            help_ = f"kubectl delete {kind.lower()} {name}, and it is created again as this LLMService's"
+        help_ = _way_out(identity, owners, service)
         super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
 
     @property
     def transient(self) -> bool:
         """Return False: only a person can resolve the error."""
         return False
+
+
+def _way_out(identity: Identity, owners: Sequence[Mapping[str, Any]], service: str) -> str:
+    """Return what a person can do about an object of a child's name that has these controllers."""
+    kind, name = identity
+    if any(_is_child(each, service) for each in owners):  # to delete the owner would end what serves
+        return f"kubectl delete {kind.lower()} {name}: this LLMService gets its own, if it still needs one then"
+    if any(each["kind"] == KIND for each in owners):  # to delete the owner would end what it serves
+        return "create one of the two LLMServices under another name"
+    return "rename the LLMService, or delete " + ("its owner" if owners else "that object")
 
 
 def _is_child(owner: Mapping[str, Any], service: str) -> bool:

@@ -36,8 +36,12 @@ ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anythin
 _KILLED = 137  # SIGKILL
 _KILLED_HELP = (
     "something killed it: kubectl describe pod {} shows whether a probe had failed, which needs CPU "
-    "(spec.resources.requests.cpu) or time to load (spec.rollout.startupTimeoutSeconds); if none had, its node had no "
-    "memory left (spec.resources.requests.memory)"
+    "(spec.resources.requests.cpu) or time to load (spec.rollout.startupTimeoutSeconds); if none had, its node "
+    "probably had no memory left (spec.resources.requests.memory)"
+)
+_KILLED_WITHOUT_PROBES = (  # what fetches, a model or adapters
+    "something killed its container {container}: probably its node had no memory left "
+    "(spec.resources.requests.memory), as the node's events say then"
 )
 _MISSING = re.compile(r'\b(secret|configmap)s? (?:"|cache\b|\S+/)', re.IGNORECASE)
 """The object that a container's environment is read from, in the words of a node that cannot read it."""
@@ -68,7 +72,10 @@ def _unpulled(image: str, message: str) -> str:
     The kubelet reports both as the container's state.
     """
     pulled = _PULLED.search(message)
-    if pulled is None or _VERSION.sub("", pulled[1]).endswith(_VERSION.sub("", image)):  # it may add a registry
+    if pulled is None:
+        return image
+    name = _VERSION.sub("", image)
+    if f"/{_VERSION.sub('', pulled[1])}".endswith(f"/{name}"):  # the kubelet may put a registry in front
         return image
     return f"{pulled[1]}, which it has as a volume"
 
@@ -106,8 +113,13 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
     said = f": {words}" if words else ""
-    help_ = f"; {_KILLED_HELP.format(pod)}" if code == _KILLED else ""
+    help_ = f"; {_killed_help(pod, container['name'])}" if code == _KILLED else ""
     return Problem(reason, f"pod {pod} ended with exit code {code}{said}{help_}")
+
+
+def _killed_help(pod: str, container: str) -> str:
+    """Return what may have killed our `container` of the pod of this name, as part of a sentence."""
+    return _KILLED_HELP.format(pod) if container == CONTAINER else _KILLED_WITHOUT_PROBES.format(container=container)
 
 
 def _memory_limit(container: Mapping[str, Any]) -> str:
