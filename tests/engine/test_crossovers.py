@@ -14,6 +14,7 @@ from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
 from octavo_engine.model.layers.operations import measured_crossovers as measuring
+from octavo_engine.model.layers.operations.choose_compute import choose_compute
 from octavo_engine.model.layers.operations.crossovers import Crossovers
 from octavo_engine.model.layers.operations.measured_crossovers import (
     TOKENS,
@@ -147,10 +148,12 @@ def test_without_a_folder_each_process_measures(measured: list[tuple[object, ...
 def test_several_ranks_take_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may measure others, and a router that all have must round alike on all."""
     monkeypatch.setattr(choosing, "measured_crossovers", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: None)
+    monkeypatch.setattr(choosing, "torch_compute", lambda _, crossovers: crossovers)
     spec = read_spec(resolve_model("smollm2", None, lambda *_: None))
     for amx, interleaved in ((False, None), (True, 128)):
         monkeypatch.setattr(choosing, "cpu_features", lambda amx=amx: CPUFeatures(avx2=True, amx=amx))
-        found = choosing._crossovers(None, "kernels", BF16, spec, Shard(0, 2))
+        found = choose_compute(spec, BF16, torch.device("cpu"), Shard(0, 2))
         assert found == Crossovers(interleaved=interleaved)
 
 

@@ -14,6 +14,7 @@ from fake_hub import fake_hub
 
 from octavo_engine import estimate_memory
 from octavo_engine.cli import main
+from octavo_engine.model.layers.operations import choose_compute
 from octavo_engine.sizes import parse_size
 
 LLAMA_70B = {
@@ -99,6 +100,13 @@ def test_a_cpu_is_planned_with_the_memory_of_this_machine(capsys):
     assert table["sequences"] == "2 of full length at a time"  # 2,912 tokens of 22.5 KiB
     assert main(["plan", "smollm2", "--device", "cpu", "--gpu-memory", "24GiB"]) == 2
     assert "leave one of them out" in capsys.readouterr().err
+
+
+def test_planning_a_quantized_model_for_a_cpu_measures_nothing(monkeypatch, capsys):
+    """A plan does not depend on which product is quickest; only an engine measures it, and keeps it in a file."""
+    monkeypatch.setattr(choose_compute, "measured_crossovers", lambda *_, **__: pytest.fail("measured"))
+    assert main(["plan", "smollm2", "--device", "cpu", "--quantization", "int4", "--kv-cache-memory", "64MiB"]) == 0
+    assert rows(capsys.readouterr().out)["weights"].endswith("(linear layers in int4)")
 
 
 def test_sequences_of_a_model_without_a_cache_are_those_of_a_step(tmp_path, capsys):

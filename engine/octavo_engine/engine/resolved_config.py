@@ -18,8 +18,7 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.gguf_blocks import quantized
-from octavo_engine.model.layers.operations.choose_compute import choose_compute
-from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.choose_compute import planned_compute
 from octavo_engine.model.layers.operations.device_support import device_support
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
@@ -164,8 +163,7 @@ def make_blueprint(
 
     A GPU need not be present; `fp8_products` says whether it multiplies in FP8.
     """
-    compute = choose_compute(spec, dtype, device, shard) if device.type == "cpu" else Compute()
-    support = device_support(compute, device, fp8_products=fp8_products)
+    support = device_support(planned_compute(spec, dtype, device, shard), device, fp8_products=fp8_products)
     return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), support=support)
 
 

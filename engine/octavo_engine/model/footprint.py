@@ -17,7 +17,7 @@ from octavo_engine.model.gguf.file import read_gguf
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.operations.choose_compute import choose_compute
+from octavo_engine.model.layers.operations.choose_compute import planned_compute
 from octavo_engine.model.layers.operations.fused import FusedLayers, fused_bytes
 from octavo_engine.model.layers.recurrent.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.recurrent.kimi_delta_attention import KimiDeltaAttention
@@ -50,9 +50,7 @@ def weight_bytes(decoder: Decoder) -> int:
 
 def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> int:
     """Return the further bytes that the chosen operations take in a step of `max_tokens`."""
-    if device.type != "cpu":  # neither the device nor Triton has to exist here
-        return 0
-    compute = choose_compute(decoder.spec, decoder.dtype, device, decoder.ranks.shard)
+    compute = planned_compute(decoder.spec, decoder.dtype, device, decoder.ranks.shard)
     return widening_bytes(decoder, max_tokens) * compute.widens
 
 
@@ -70,7 +68,7 @@ def is_fused(decoder: Decoder, device: torch.device, backend: str) -> bool:
     plain = spec.quantization is None and all(mixer.rope is not None for mixer in spec.attention_mixers)
     if device.type != "cpu" or backend != "cpu" or not plain:
         return False
-    runner = choose_compute(spec, decoder.dtype, device, decoder.ranks.shard).runner
+    runner = planned_compute(spec, decoder.dtype, device, decoder.ranks.shard).runner
     return isinstance(runner, FusedLayers) and runner.fuses_any_number
 
 

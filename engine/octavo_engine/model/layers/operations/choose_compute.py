@@ -28,10 +28,7 @@ from octavo_engine.model.layers.operations.run_layers import LayerRunner, one_by
 from octavo_engine.model.shard import UNSHARDED, Shard
 from octavo_engine.model.spec import CompressedAttentionSpec, LatentAttentionSpec, ModelSpec
 
-_USUAL = Crossovers()
-_USUAL_WITH_TILES = 128
-"""With AMX, the most tokens for which interleaved codes are multiplied as whole numbers: the linears of SmolLM2 took 19
-instead of 42 ms for 32 tokens, 64 and 62 for 128, 115 and 73 for 256."""
+_DEFAULT = Crossovers()
 
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> Compute:
@@ -42,25 +39,31 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
         return triton_compute()
     if device.type != "cpu":  # `meta`: nothing is computed, so no kernels are compiled
         return Compute()
-    kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
-    path = choose_path(cpu_features(), dtype, has_kernels=kernels is not None)
-    measured = _crossovers(kernels, path, dtype, spec, shard)
-    if kernels is None:
-        return torch_compute(path, measured)
-    known = shard.size == 1 and dtype == torch.bfloat16 and kernels_know(spec)
-    return kernel_compute(kernels, path, spec if known else None, measured)
+    # A router that all ranks have must round alike on each of them, or they choose different experts; and for each of
+    # them a measurement may find other crossovers.
+    return _cpu_compute(spec, dtype, shard, measures=shard.size == 1)
 
 
-def _crossovers(
-    kernels: CPUKernels | None, path: Path, dtype: torch.dtype, spec: ModelSpec, shard: Shard
-) -> Crossovers:
-    """Return those of this CPU; with several ranks the usual ones, for each of which a measurement may find others.
+def planned_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> Compute:
+    """Return what a memory plan has to know of `choose_compute`'s choice for `device`, which need not be present.
 
-    A router that all ranks have must round alike on each of them, or they choose different experts.
+    On a CPU no crossovers are measured, since the bytes of a step do not depend on them. For any other device it is
+    PyTorch's operations, which take no further bytes.
     """
-    if shard.size > 1:
-        return Crossovers(interleaved=_USUAL_WITH_TILES) if cpu_features().amx else _USUAL
-    return measured_crossovers(kernels, path, dtype, coded=spec.quantization is not None)
+    return _cpu_compute(spec, dtype, shard, measures=False) if device.type == "cpu" else Compute()
+
+
+def _cpu_compute(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, measures: bool) -> Compute:
+    """Return the quickest way on this CPU, with its own crossovers if it `measures`, or the usual ones."""
+    features = cpu_features()
+    kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
+    path = choose_path(features, dtype, has_kernels=kernels is not None)
+    coded = spec.quantization is not None
+    crossovers = measured_crossovers(kernels, path, dtype, coded=coded) if measures else Crossovers.usual(features)
+    if kernels is None:
+        return torch_compute(path, crossovers)
+    known = shard.size == 1 and dtype == torch.bfloat16 and kernels_know(spec)
+    return kernel_compute(kernels, path, spec if known else None, crossovers)
 
 
 def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
@@ -76,7 +79,7 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     return not any(width % LANES for width in widths) and not any(size % (2 * LANES) for size in heads)
 
 
-def torch_compute(path: Path = "torch", crossovers: Crossovers = _USUAL) -> Compute:
+def torch_compute(path: Path = "torch", crossovers: Crossovers = _DEFAULT) -> Compute:
     """Return the operations by PyTorch alone, for the paths that need no kernels."""
     if path == "torch":
         return Compute()
@@ -88,7 +91,7 @@ def kernel_compute(
     kernels: CPUKernels,
     path: Path = "kernels",
     fused: ModelSpec | None = None,
-    crossovers: Crossovers = _USUAL,
+    crossovers: Crossovers = _DEFAULT,
 ) -> Compute:
     """Return the operations by the C kernels, for the paths that begin with "kernels".
 
