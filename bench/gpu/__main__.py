@@ -2,6 +2,7 @@
 
     python -m bench.gpu --out DIR                     all parts, each in a process of its own
     python -m bench.gpu --out DIR --part llama-8b     one part; --part may be given several times
+    python -m bench.gpu --out DIR --part llama-8b --quick        with fewer cases
     python -m bench.gpu --out DIR --merge FILE ...    measures nothing: merges the results of several runs
 
 Results go to DIR/<date>-<gpu>.json, .md and .png, after every figure, so that an interrupted part loses nothing.
@@ -21,6 +22,7 @@ from pathlib import Path
 import torch
 
 from bench.gpu import machine, report
+from bench.gpu.adapters import adapters
 from bench.gpu.clock import describe, short_name
 from bench.gpu.coded import coded_linears
 from bench.gpu.context import FULL, TINY, Context, Measure
@@ -28,6 +30,7 @@ from bench.gpu.paged import paged_decode
 from bench.gpu.peers import peers, vllm
 from bench.gpu.result import Figure, Part, Result, as_json, merged, read, stem
 from bench.gpu.serving import offline, serving
+from bench.gpu.shapes import Shape
 from bench.gpu.startup import startup
 from bench.gpu.targets import targets
 
@@ -39,14 +42,10 @@ def _llama(context: Context, weights: str = "bf16") -> Iterator[Figure]:
     return serving(context, context.scale.llama, weights)
 
 
-def _qwen(context: Context) -> Iterator[Figure]:
-    yield from serving(context, context.scale.qwen)
-    yield from offline(context, context.scale.qwen)
-
-
-def _gpt_oss(context: Context) -> Iterator[Figure]:
-    yield from serving(context, context.scale.gpt_oss)
-    yield from offline(context, context.scale.gpt_oss)
+def _with_offline(context: Context, shape: Shape) -> Iterator[Figure]:
+    yield from serving(context, shape)
+    if context.scale.thorough:
+        yield from offline(context, shape)
 
 
 PARTS: dict[str, Measure] = {
@@ -57,11 +56,12 @@ PARTS: dict[str, Measure] = {
     "start": startup,
     "vllm": vllm,
     "peers": peers,
+    "llama-8b-adapters": adapters,
     "llama-8b-fp8": partial(_llama, weights="fp8"),
     "llama-8b-int4": partial(_llama, weights="int4"),
     "offline-fp8": lambda context: offline(context, context.scale.llama, "fp8"),
-    "qwen3-0.6b": _qwen,
-    "gpt-oss-20b": _gpt_oss,
+    "qwen3-0.6b": lambda context: _with_offline(context, context.scale.qwen),
+    "gpt-oss-20b": lambda context: _with_offline(context, context.scale.gpt_oss),
 }
 """The parts in the order in which they run: the most informative first, those that targets need before others."""
 
@@ -77,7 +77,8 @@ def run_part(name: str, args: argparse.Namespace) -> None:
     rates, figures = machine.measure(device, machine.TINY if args.tiny else machine.FULL)
     said = {figure.what: f"{figure.value:.4g} {figure.unit}" for figure in figures if figure.value is not None}
     part = Part(describe(device) | {"rates": said}, list(figures), ended="broken off")
-    context = Context(device, rates, TINY if args.tiny else FULL, args.scratch, args.vllm_python)
+    scale = TINY if args.tiny else FULL
+    context = Context(device, rates, scale.quick() if args.quick else scale, args.scratch, args.vllm_python)
     try:
         for figure in PARTS[name](context):
             part.figures.append(figure)
@@ -110,7 +111,7 @@ def write(where: Path, result: Result) -> None:
 def run_each(names: Sequence[str], args: argparse.Namespace) -> bool:
     """Run every part in a process of its own, so that its failure affects no other; whether all succeeded."""
     begin, well = time.perf_counter(), True
-    places = (f"--scratch={args.scratch}", f"--vllm-python={args.vllm_python}")
+    options = [f"--scratch={args.scratch}", f"--vllm-python={args.vllm_python}", *["--quick"] * args.quick]
     for name in names:
         left = 60 * args.minutes - (time.perf_counter() - begin)
         if left < 30:
@@ -120,7 +121,7 @@ def run_each(names: Sequence[str], args: argparse.Namespace) -> bool:
         command = [sys.executable, "-m", "bench.gpu", f"--part={name}", f"--out={args.out}", f"--device={args.device}"]
         print(f"# {name}", flush=True)
         try:
-            subprocess.run([*command, *places], check=True, timeout=min(left, _PART_SECONDS))
+            subprocess.run([*command, *options], check=True, timeout=min(left, _PART_SECONDS))
         except subprocess.SubprocessError as error:
             print(f"{name}: {error}", flush=True)
             well = False
@@ -137,6 +138,7 @@ def main() -> int:
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="JSON files of earlier runs")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--tiny", action="store_true", help="a dry run: small shapes, everything in this process")
+    parser.add_argument("--quick", action="store_true", help="of models, only some decode steps at 1k and two prefills")
     parser.add_argument("--minutes", type=float, default=120.0, help="of all parts, the most telling ones first")
     scratch = Path(tempfile.gettempdir()) / "octavo-bench-gpu"
     parser.add_argument("--scratch", type=Path, default=scratch, help=f"for checkpoints (default: {scratch})")

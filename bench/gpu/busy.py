@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bench.gpu.result import Figure, timed
 from bench.gpu.steps import Steady
+
+_KERNELS = 12
+"""The number of kernels that are listed for each case, the longest ones."""
 
 
 def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
@@ -39,6 +43,12 @@ def seconds_by_kernel(profile: Any) -> dict[str, float]:
         if event.device_type == DeviceType.CUDA:
             found[short_name(event.name)] += (event.time_range.end - event.time_range.start) / 1e6
     return dict(found.most_common())
+
+
+def kernel_figures(model: str, case: str, steady: Steady, steps: int) -> Iterator[Figure]:
+    """Yield the time of the longest kernels in a step, from a profile of so many steps."""
+    for kernel, seconds in list(seconds_by_kernel(steady.profile).items())[:_KERNELS]:
+        yield timed(model, "kernel", f"{case}, {kernel}", [seconds / steps], None, "of a step, by the profiler")
 
 
 def short_name(kernel: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,23 @@ class Scale:
     """Contexts of one more batch: one that is far longer than the others."""
     coded_tokens: tuple[int, ...]
     """The numbers of tokens that are multiplied with weights of 4 and 8 bits."""
+    adapter_batches: tuple[int, ...]
+    """Batches of decode steps with adapters, at the first of `contexts`."""
     settings: dict[str, Any]
     """Settings of the engine."""
+    thorough: bool = True
+    """Whether models are measured with ragged contexts, chunks, short prompts and offline throughput as well."""
+
+    def quick(self) -> Scale:
+        """Return the most telling cases: some decodes at the shortest context and two prefills of each model."""
+        return replace(
+            self,
+            batches=self.batches[:3],
+            contexts=self.contexts[:1],
+            prompts=self.prompts[:2],
+            rounds=min(3, self.rounds),
+            thorough=False,
+        )
 
 
 FULL = Scale(
@@ -83,6 +98,7 @@ FULL = Scale(
     paged_contexts=(1024, 4096, 8192, 32768),
     paged_ragged=(32768, *(1024,) * 31),
     coded_tokens=(1, 16, 64, 256, 2048),
+    adapter_batches=(32, 256, 64),
     settings={"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 18000},
 )
 TINY = Scale(
@@ -108,6 +124,7 @@ TINY = Scale(
     paged_contexts=(64,),
     paged_ragged=(128, 16),
     coded_tokens=(2,),
+    adapter_batches=(4,),
     settings={"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, "num_kv_blocks": 256},
 )
 

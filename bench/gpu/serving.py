@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.gpu import floors
-from bench.gpu.busy import busy_share, seconds_by_kernel
+from bench.gpu.busy import busy_share, kernel_figures
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, rate, timed
 from bench.gpu.shapes import Shape
@@ -16,8 +16,6 @@ from bench.gpu.steps import Driver, TooLargeError, engine, free_memory
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
 
-_KERNELS = 12
-"""The number of kernels that are listed for each case, the longest ones."""
 _SHORTER_FROM, _SHORTER_UNTIL = 32, 64
 """Batches that are measured with less context where the cache is too small: 64 × 8k does not fit an H100 beside 8B."""
 _SAMPLED = {"temperature": 0.8, "top_p": 0.95}
@@ -28,7 +26,7 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
     name, extra = _weights(shape, weights)
     try:
         yield from _all_steps(context, shape, weights, name, extra)
-        if (shape, weights) == (context.scale.llama, "bf16"):
+        if context.scale.thorough and (shape, weights) == (context.scale.llama, "bf16"):
             yield from _steps_as_graphs(context, shape, weights, name)
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
         yield missing(name, "all", f"not supported yet: {error}")
@@ -40,6 +38,8 @@ def _all_steps(context: Context, shape: Shape, weights: str, name: str, extra: d
         driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
         yield from _decode(context, shape, weights, name, driver)
         yield from _prefill(context, shape, weights, name, driver)
+        if not context.scale.thorough:
+            return
         yield from _chunks(context, shape, weights, name, driver)
         yield from _short_prompts(context, shape, weights, name, driver)
 
@@ -60,7 +60,8 @@ def _decode(context: Context, shape: Shape, weights: str, name: str, driver: Dri
     for length in scale.contexts:
         for batch in scale.batches:
             yield from _steady(context, shape, weights, name, driver, (length,) * batch)
-    yield from _steady(context, shape, weights, name, driver, scale.ragged)
+    if scale.thorough:
+        yield from _steady(context, shape, weights, name, driver, scale.ragged)
     batch, length = max(scale.batches), scale.contexts[0]
     try:
         steady = driver.decode(*(length,) * batch, **_SAMPLED)
@@ -90,8 +91,7 @@ def _steady(
     yield timed(name, "decode step", case, steady.wall, floor.seconds, note)
     share, how = busy_share(steady, driver.steps)
     yield Figure(model=name, what="GPU busy", case=case, unit="of the time", value=share, rounds=1, note=how)
-    for kernel, seconds in list(seconds_by_kernel(steady.profile).items())[:_KERNELS]:
-        yield timed(name, "kernel", f"{case}, {kernel}", [seconds / driver.steps], None, "of a step, by the profiler")
+    yield from kernel_figures(name, case, steady, driver.steps)
 
 
 def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +74,8 @@ class Driver:
     rounds: int = 5
     random: random.Random = field(default_factory=lambda: random.Random(0))
     count: int = 0
+    adapters: Sequence[str] = ()
+    """Digests of the adapters that requests have in turn; empty: they are of the base."""
 
     def prompt(self, tokens: int) -> list[int]:
         """Return random token ids."""
@@ -87,7 +89,8 @@ class Driver:
         return name
 
     def _ask(self, name: str, prompt: list[int], params: SamplingParams) -> None:
-        self.loop.add(Request(request_id=name, prompt_token_ids=tuple(prompt), sampling=params))
+        adapter = self.adapters[self.count % len(self.adapters)] if self.adapters else ""
+        self.loop.add(Request(request_id=name, prompt_token_ids=tuple(prompt), sampling=params, adapter=adapter))
 
     def prefill(self, tokens: int) -> list[float]:
         """Return the seconds from a prompt's arrival to its first token, in each round."""

@@ -19,7 +19,7 @@ from torch.autograd import DeviceType
 from bench.gpu import __main__ as bench_gpu
 from bench.gpu import floors, peers, roofline, shapes, startup
 from bench.gpu.busy import seconds_by_kernel, short_name, union_seconds
-from bench.gpu.context import TINY, Context
+from bench.gpu.context import FULL, TINY, Context
 from bench.gpu.floors import Rates
 from bench.gpu.result import Figure, Part, Result, read, timed
 from bench.gpu.shapes import Shape
@@ -173,6 +173,9 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for key in (
         "tiny-llama-fp8/offline/8 + 8",
         "tiny-llama-int4/decode step/batch 4, context 32",
+        "tiny-llama-adapters/decode step/batch 4, context 32, without adapters",
+        "tiny-llama-adapters/decode step/batch 4, context 32, 8 adapters of rank 16",
+        "tiny-llama-adapters/tokens/batch 4, context 32",
         "tiny-qwen3/decode step/batch 4, context 32",
         "tiny-gpt-oss/decode step/batch 4, context 32",
         "tiny-gpt-oss/offline/8 + 8",
@@ -182,9 +185,17 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [figure.model for figure in heavy] == ["tiny-llama", "tiny-llama-fp8", "tiny-qwen3", "tiny-gpt-oss"]
     assert all(figure.fraction for figure in heavy)
     written_for = {path.name for path in (tmp_path / "scratch").iterdir()}
-    assert written_for == {"tiny-llama", "tiny-qwen3", "tiny-gpt-oss"}
+    assert written_for == {"tiny-llama", "tiny-llama-adapters", "tiny-qwen3", "tiny-gpt-oss"}
     assert "## peers" in file.with_suffix(".md").read_text()
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
+
+
+def test_quick_measures_the_most_telling_steps_of_a_model(tmp_path: Path) -> None:
+    quick = FULL.quick()
+    assert (quick.batches, quick.contexts, quick.prompts) == ((1, 256, 32), (1024,), (8192, 2048))
+    context = Context(torch.device("cpu"), RATES, replace(TINY.quick(), batches=(1,)), tmp_path)
+    whats = {figure.what for figure in bench_gpu.PARTS["qwen3-0.6b"](context)}
+    assert whats == {"decode step", "GPU busy", "sampled decode step", "prefill"}
 
 
 VLLM = """

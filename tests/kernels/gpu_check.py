@@ -45,6 +45,7 @@ _START_SECONDS = 120.0
 _FIRST = (
     "norm", "rope", "gather", "activation", "paged_attention", "sampling", "decoder", "whole_model", "fp8",
     "coded_linear", "grouping", "moe", "causal_conv", "gated_delta_net", "latent_attention", "lora",
+    "adapted_model",
 )  # fmt: skip
 """Modules in the order in which serving calls their kernels: what is cut short has checked what matters."""
 _PASSED, _FAILED, _NOT_CHECKED = "passed", "failed", "not checked"

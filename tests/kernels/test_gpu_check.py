@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench.gpu.shapes import TINY_LLAMA
-from tests.kernels import whole_model_checks
+from tests.kernels import adapted_model_checks, whole_model_checks
 from tests.kernels.check import NotCheckedError, modules
 from tests.kernels.gpu_check import Job, jobs_of, parse, run, table
 
@@ -173,7 +173,7 @@ def test_a_whole_model_is_as_near_to_the_exact_answers_as_transformers_is(monkey
     device = torch.device("cpu")
     said = whole_model_checks.parity(TINY_LLAMA, (1, 17), 4, device)
     assert "top-1 agreement 1.000" in said
-    truth = whole_model_checks._answers
+    truth = whole_model_checks.generate
 
     def shifted(*arguments: Any, **settings: Any) -> Any:
         answers = truth(*arguments, **settings)
@@ -181,12 +181,28 @@ def test_a_whole_model_is_as_near_to_the_exact_answers_as_transformers_is(monkey
             answer.logprobs = [replace(entry, logprob=entry.logprob - 0.05) for entry in answer.logprobs]
         return answers
 
-    monkeypatch.setattr(whole_model_checks, "_answers", shifted)
+    monkeypatch.setattr(whole_model_checks, "generate", shifted)
     with pytest.raises(AssertionError, match="rms"):
         whole_model_checks.parity(TINY_LLAMA, (1, 17), 4, device)
 
 
-def test_graphs_are_not_checked_without_a_gpu() -> None:
-    checks = {check.name: check for check in whole_model_checks.CHECKS}
-    with pytest.raises(NotCheckedError, match="need a GPU"):
-        checks["graphs_float32"].run(torch.device("cpu"))
+def test_adapters_beside_each_other_are_compared_with_merged_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = TINY_LLAMA, (3, 16), (1, 17, 5), 2, torch.device("cpu")
+    assert "6 of 6 tokens equal" in adapted_model_checks.merged_equal(*case)
+    generate = adapted_model_checks.generate
+
+    def without(*arguments: Any, adapters: Any = None, **settings: Any) -> Any:
+        return generate(*arguments, **settings)
+
+    monkeypatch.setattr(adapted_model_checks, "generate", without)
+    with pytest.raises(AssertionError, match="instead of"):
+        adapted_model_checks.merged_equal(*case)
+
+
+@pytest.mark.parametrize("module", [whole_model_checks, adapted_model_checks])
+def test_graphs_are_not_checked_without_a_gpu(module: Any) -> None:
+    graphs = [check for check in module.CHECKS if check.name.startswith("graphs_")]
+    assert graphs and all(check.alone for check in graphs)
+    for check in graphs:
+        with pytest.raises(NotCheckedError, match="need a GPU"):
+            check.run(torch.device("cpu"))

@@ -36,7 +36,7 @@ _SETTINGS: dict[str, Any] = {
     "max_model_len": 1024,
     "num_kv_blocks": 1024,
 }
-_LENGTHS = (1, 2, 15, 16, 17, 33, 100, 127, 128, 129, 400, 700)
+LENGTHS = (1, 2, 15, 16, 17, 33, 100, 127, 128, 129, 400, 700)
 """Tokens of the prompts: block boundaries, chunk boundaries, one token."""
 
 
@@ -105,10 +105,20 @@ class Errors:
     """Share of the places where the likeliest token is the exact one."""
 
 
-def _answers(
-    folder: Path, shape: Shape | Tiny, device: torch.device, lengths: Sequence[int], count: int, **settings: Any
+def generate(
+    folder: Path,
+    shape: Shape | Tiny,
+    device: torch.device,
+    lengths: Sequence[int],
+    count: int,
+    *,
+    adapters: Sequence[str | None] | None = None,
+    **settings: Any,
 ) -> list[Completion]:
-    """Greedy answers of `count` tokens to random prompts, always the same ones, all in one batch."""
+    """Greedy answers of `count` tokens to random prompts, always the same ones, all in one batch.
+
+    `adapters`: the name of each prompt's, None for the base.
+    """
     choose = random.Random(7)
     prompts = [choose.choices(range(shape.vocab), k=length) for length in lengths]
     if device.type == "cpu" and interpreted():  # whose products of bfloat16 are wrong
@@ -119,22 +129,22 @@ def _answers(
         raise NotCheckedError(f"not supported yet: {error}") from None
     try:
         greedy = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True, logprobs=20)
-        answers = llm.generate(prompts, greedy)
+        answers = llm.generate(prompts, greedy, adapter=adapters)
     finally:
         llm.close()
         del llm
-        _give_back(device)
+        give_back(device)
     for answer in answers:
         assert answer.error is None, answer.error
         assert len(answer.token_ids) == len(answer.logprobs) == count
     return answers
 
 
-def _write(model: Shape | Tiny, folder: Path, device: torch.device) -> Path:
+def write_model(model: Shape | Tiny, folder: Path, device: torch.device) -> Path:
     return model.write(folder) if isinstance(model, Tiny) else write_checkpoint(model, folder, device, std=0.05)
 
 
-def _give_back(device: torch.device) -> None:
+def give_back(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -154,7 +164,7 @@ def _reference(folder: Path, device: torch.device, dtype: torch.dtype, answers: 
         logits = model(ids, logits_to_keep=len(answer.token_ids) + 1).logits[0, :-1]
         found.append(torch.log_softmax(logits.float(), dim=-1).cpu())
     del model
-    _give_back(device)
+    give_back(device)
     return found
 
 
@@ -180,8 +190,8 @@ def _errors(
 def parity(shape: Shape | Tiny, lengths: Sequence[int], count: int, device: torch.device) -> str:
     """Our bfloat16 is about as near to float32 as transformers' own bfloat16."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = _write(shape, Path(temporary), device)
-        answers = _answers(folder, shape, device, lengths, count)
+        folder = write_model(shape, Path(temporary), device)
+        answers = generate(folder, shape, device, lengths, count)
         exact = _reference(folder, device, torch.float32, answers)
         theirs = _reference(folder, device, torch.bfloat16, answers)
     tokens = [
@@ -217,7 +227,7 @@ def parity(shape: Shape | Tiny, lengths: Sequence[int], count: int, device: torc
 
 
 @contextmanager
-def _graph_messages() -> Iterator[list[str]]:
+def graph_messages() -> Iterator[list[str]]:
     """Collect the log's messages about captured graphs, and about those that are not used."""
     heard: list[str] = []
     handler = logging.Handler()
@@ -246,18 +256,27 @@ def _graphs_equal_eager(shape: Shape | Tiny, dtype: str, device: torch.device, t
     if device.type != "cuda":
         raise NotCheckedError("CUDA graphs need a GPU")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = _write(shape, Path(temporary), device)
-        with _graph_messages() as captured:
+        folder = write_model(shape, Path(temporary), device)
+        with graph_messages() as captured:
             settings = {"dtype": dtype, "max_num_batched_tokens": tokens, "cudagraph_mode": "full"}
-            graphs = _answers(folder, shape, device, _LENGTHS, 48, **settings)
-        with _graph_messages() as none:
-            eager = _answers(folder, shape, device, _LENGTHS, 48, **settings, enforce_eager=True)
-        slack = 1e-3 if dtype == "float32" else 2 * (2 * _their_largest(folder, device, eager) + 1e-2)
+            graphs = generate(folder, shape, device, LENGTHS, 48, **settings)
+        with graph_messages() as none:
+            eager = generate(folder, shape, device, LENGTHS, 48, **settings, enforce_eager=True)
+        slack = 1e-3 if dtype == "float32" else 2 * (2 * their_largest(folder, device, eager) + 1e-2)
     mixed = "" if isinstance(shape, Tiny) else f"up to {tokens} tokens captured"
     assert captured and all(mixed in message for message in captured), f"CUDA graphs of other steps: {captured}"
     assert not none, f"with --enforce-eager: {none}"
+    equal = count_equal(graphs, eager, slack)
+    return f"{equal} of {sum(len(each.token_ids) for each in eager)} tokens equal, but for ties of {slack:.3g}"
+
+
+def count_equal(answers: Sequence[Completion], expected: Sequence[Completion], slack: float) -> int:
+    """Return the number of equal tokens before each answer's first other one, which must be as likely but for `slack`.
+
+    AssertionError if the likeliest tokens' log probabilities up to there differ by more than `slack`, or the tokens do.
+    """
     equal = 0
-    for one, other in zip(graphs, eager, strict=True):
+    for one, other in zip(answers, expected, strict=True):
         for place, (a, b) in enumerate(zip(one.logprobs, other.logprobs, strict=True)):
             assert abs(a.top[0][1] - b.top[0][1]) <= slack, f"place {place}: {a} instead of {b}"
             if a.token_id == b.token_id:
@@ -266,10 +285,10 @@ def _graphs_equal_eager(shape: Shape | Tiny, dtype: str, device: torch.device, t
             gap = b.logprob - dict(b.top).get(a.token_id, float("-inf"))
             assert gap <= slack, f"place {place}: token {a.token_id} instead of {b.token_id}, {gap} less likely"
             break  # from here on they answer different things
-    return f"{equal} of {sum(len(each.token_ids) for each in eager)} tokens equal, but for ties of {slack:.3g}"
+    return equal
 
 
-def _their_largest(folder: Path, device: torch.device, answers: list[Completion]) -> float:
+def their_largest(folder: Path, device: torch.device, answers: list[Completion]) -> float:
     """Return the largest error of transformers' bfloat16 against its float32, at these answers' likeliest tokens."""
     tops = [torch.tensor([[token for token, _ in entry.top] for entry in answer.logprobs]) for answer in answers]
     exact, theirs = (
@@ -280,7 +299,7 @@ def _their_largest(folder: Path, device: torch.device, answers: list[Completion]
 
 
 def _parity_check(shape: Shape | Tiny) -> Check:
-    return Check(f"parity_{shape.name}", partial(parity, shape, _LENGTHS, 48), large=True)
+    return Check(f"parity_{shape.name}", partial(parity, shape, LENGTHS, 48), large=True)
 
 
 CHECKS = [
