@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ def status(
     since: str = NOW,
     child: dict[str, Any] | None = None,
     conflict: str = "",
+    conflicts: Sequence[str] = (),
     unserved: Problem | None = None,
     known: dict[str, Any] | None = None,
     now: str = LATER,
@@ -48,8 +50,8 @@ def status(
     if child:
         children["Service", "good"] = trimmed(SERVICE, child)
     observed = Observation({}, children, pods, slices=kept)
-    changed = Problem(Reason.FIELD_CONFLICT, conflict) if conflict else None
-    result = Result(unserved=unserved, conflict=changed, route_conflict=conflict)
+    changed = tuple(Problem(Reason.FIELD_CONFLICT, each) for each in (*conflicts, conflict) if each)
+    result = Result(unserved=unserved, conflicts=changed, route_conflict=conflict)
     llmservice = service(replicas=2).model_copy(update={"status": known})
     return summarize(llmservice, observed, IMAGE, result, now)
 
@@ -101,6 +103,14 @@ def test_what_others_have_changed_in_the_service_is_named(child: dict[str, Any],
         found = condition(reported, kind)
         assert found.reason == Reason.NO_ENDPOINTS
         assert found.message.count(words) == 1
+
+
+def test_a_conflict_over_the_service_is_said_once_beside_one_over_another_child() -> None:
+    found = condition(
+        status(child=made(), conflict="argocd changes it", conflicts=["helm too"]), ConditionType.DEGRADED
+    )
+    assert found.reason == Reason.NO_ENDPOINTS
+    assert (found.message.count("argocd changes it"), found.message.count("helm too")) == (1, 1)
 
 
 def test_a_service_that_is_refused_is_the_reason_and_not_its_endpoints() -> None:

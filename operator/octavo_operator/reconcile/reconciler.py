@@ -335,7 +335,6 @@ def _again(
 
 
 def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
-    conflicts = "; ".join(conflict.message for conflict in applied.conflicts)
     refused = {identity: _problem(failure, identity) for identity, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
     of_service = (each.message for each in applied.conflicts if each.child == ("Service", service.name))
@@ -343,7 +342,7 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
     return Result(
         unserved=unserved,
         refused=_joined([found for found in refused.values() if found != unserved]),
-        conflict=Problem(Reason.FIELD_CONFLICT, conflicts) if conflicts else None,
+        conflicts=tuple(Problem(Reason.FIELD_CONFLICT, conflict.message) for conflict in applied.conflicts),
         route_conflict=next(of_service, ""),
         rollout=now,
     )

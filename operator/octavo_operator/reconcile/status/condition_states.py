@@ -109,11 +109,11 @@ def _degraded(facts: Facts) -> ConditionState:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
-    repeated = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
-    conflict = None if repeated else result.conflict
+    # The one that keeps requests from the pods is part of that sentence.
+    conflicts = (each for each in result.conflicts if not facts.unrouted or each.message not in facts.unrouted.message)
     kinds = (  # the worst first: it gives the reason
-        *(result.problem, result.unserved, facts.unrouted, facts.pod_problem, result.refused, *unwatched, conflict),
-        *(facts.overruled, adapters, *facts.outside),
+        *(result.problem, result.unserved, facts.unrouted, facts.pod_problem, result.refused, *unwatched),
+        *(*conflicts, facts.overruled, adapters, *facts.outside),
     )
     found = list(dict.fromkeys(filter(None, kinds)))
     sentences = [each.message for each in found]

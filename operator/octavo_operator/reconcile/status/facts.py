@@ -27,18 +27,18 @@ PATIENCE_SECONDS = 45.0
 class Result:
     """The result of a pass: field conflicts, the rollout's state, and objects that were not applied.
 
-    `problem`: what kept the operator from applying anything; `refused`: what the API server says of children that it
-    refused; `unserved`: the same of a child without which nothing serves; `route_conflict`: the sentence of a conflict
-    over the Service's fields, empty if there is none; `no_scaler`: why there is no autoscaler
-    though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there; `unwatched`: the kinds
-    that it needs and the operator may not watch, each with a sentence; `ends`: that the LLMService is being deleted, in
-    a sentence, empty if it is not.
+    `conflicts`: one for each child over whose fields there is one; `problem`: what kept the operator from applying
+    anything; `refused`: what the API server says of children that it refused; `unserved`: the same of a child without
+    which nothing serves; `route_conflict`: the sentence of a conflict over the Service's fields, empty if there is
+    none; `no_scaler`: why there is no autoscaler though one is wanted, in a sentence; `missing_claims`: those of
+    adapters that are not there; `unwatched`: the kinds that it needs and the operator may not watch, each with a
+    sentence; `ends`: that the LLMService is being deleted, in a sentence, empty if it is not.
     """
 
     problem: Problem | None = None
     unserved: Problem | None = None
     refused: Problem | None = None
-    conflict: Problem | None = None
+    conflicts: Sequence[Problem] = ()
     route_conflict: str = ""
     rollout: RolloutState = field(default_factory=RolloutState)
     no_scaler: str = ""
@@ -141,7 +141,7 @@ class Facts:
         What admission changes is no conflict of two managers: a write would be changed in the same way again.
         """
         there, result = (self.deployment.get("spec") or {}).get("replicas"), self.result
-        known = result.problem or result.unserved or result.refused or result.conflict
+        known = result.problem or result.unserved or result.refused or result.conflicts
         if self.scaled or self.leaving or known or there in (None, self.desired):
             return None
         return Problem(

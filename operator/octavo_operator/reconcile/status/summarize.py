@@ -120,7 +120,7 @@ def _beside(
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:
     """Return the removed fields of a Deployment that this pass has written; another one may lack what is new."""
-    unwritten = result.problem or result.unserved or result.refused or result.conflict
+    unwritten = result.problem or result.unserved or result.refused or result.conflicts
     return () if unwritten else removed_fields(service, deployment)
 
 
