@@ -291,6 +291,12 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert "not looked at: ResourceQuotas: Error from server (Forbidden): resourcequotas" in text
     assert all(call.startswith("--namespace=llm --context=there get ") for call in calls(cluster))
 
+    (cluster / "pods.json").unlink()
+    assert cli.main(["why", "good"]) == cli.IN_THE_WAY
+    text = capsys.readouterr().out
+    assert "condition Ready=False: WaitingForGPU" in text
+    assert "not looked at: pods: Error from server (Forbidden): pods" in text
+
     write("llmservices.octavo.dev", {"items": [service(WITHOUT_GPU), service(serving, ready=1)]})
     assert cli.main(["status", "-A"]) == 0
     _, waits, serves = capsys.readouterr().out.splitlines()

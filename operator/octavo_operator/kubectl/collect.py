@@ -30,7 +30,7 @@ def has_started(pod: Mapping[str, Any]) -> bool:
 
 
 def facts_of(kubectl: Kubectl, name: str) -> Facts:
-    """Return all that `why` looks at. KubectlError: the LLMService itself or its pods cannot be read."""
+    """Return all that `why` looks at. KubectlError: the LLMService itself cannot be read."""
     unread: list[str] = []
     nothing: dict[str, Any] = {}
 
@@ -43,7 +43,7 @@ def facts_of(kubectl: Kubectl, name: str) -> Facts:
 
     return Facts(
         service=kubectl.get("llmservices.octavo.dev", name),
-        pods=kubectl.items("pods", f"--selector={engine_pods(name)}"),
+        pods=optional("pods", lambda: kubectl.items("pods", f"--selector={engine_pods(name)}"), []),
         deployment=optional("Deployment", lambda: kubectl.find("deployments.apps", name), nothing),
         autoscaler=optional("autoscaler", lambda: kubectl.find("horizontalpodautoscalers.autoscaling", name), nothing),
         quotas=optional("ResourceQuotas", lambda: kubectl.items("resourcequotas"), []),
