@@ -250,6 +250,7 @@ async def test_a_namespace_that_is_being_deleted_is_reported_and_nothing_is_trie
     assert {server.reason(kind) for kind in ("Ready", "Degraded", "Stalled")} == {"BeingDeleted"}
 
 
+COUNTS = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
 REFUSED = [
     ("PodDisruptionBudget", 1, "Serving"),
     ("PodDisruptionBudget", 0, "Deploying"),
@@ -356,8 +357,7 @@ async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> No
     server = Server()
     operator = reconciler(server)
     await operator.reconcile(KEY)
-    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
-    server.live["Deployment"]["status"] = {"observedGeneration": 1, **counts}
+    server.live["Deployment"]["status"] = {"observedGeneration": 1, **dict.fromkeys(COUNTS, 1)}
     server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
     await operator.reconcile(KEY)
     assert server.reason("Progressing") == "Deployed"
@@ -366,6 +366,20 @@ async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> No
     for _ in range(2):
         await operator.reconcile(KEY)
         assert (server.reason("Progressing"), server.reason("Ready")) == ("Deploying", "RollingOut")
+
+
+async def test_another_number_of_replicas_is_no_rollout_before_the_controller_has_acted_on_it() -> None:
+    server = Server()
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.live["Deployment"]["status"] = {"observedGeneration": 1, **dict.fromkeys(COUNTS, 1)}
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    await operator.reconcile(KEY)
+    server.service["spec"]["replicas"] = 3
+    for _ in range(2):
+        await operator.reconcile(KEY)
+        assert server.live["Deployment"]["metadata"]["generation"] == 2
+        assert server.reason("Ready") == "FewerReplicas"
 
 
 async def test_a_pass_ends_where_the_api_server_takes_too_long_and_the_next_one_begins_with_the_rest() -> None:

@@ -106,7 +106,9 @@ class Reconciler:
             now = self._clock()
             return await self._statuses.write(live, invalid_status(live, str(error), now), now)
         since = self._unobserved.note(key, observed.children.get(("Deployment", key[1]), {}), self._clock())
-        observed = replace(observed, service=live, unknown=reading.unknown, unobserved_since=since)
+        template = self._unobserved.observed_template(key)
+        observed = replace(observed, service=live, unknown=reading.unknown)
+        observed = replace(observed, unobserved_since=since, observed_template=template)
         return await self._reconcile(key, reading.service, observed)
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:

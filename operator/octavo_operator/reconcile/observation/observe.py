@@ -46,7 +46,8 @@ class Observation:
     `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
     `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
     `outside`: the problems with what acts for it without being part of it. `unobserved_since`: since when its
-    Deployment has a change that no controller has acted on (RFC 3339); empty: it has none.
+    Deployment has a change that no controller has acted on (RFC 3339); empty: it has none. `observed_template`: the
+    digest of the Deployment's pod template on which its controller has acted; empty: it is not known.
     """
 
     service: Object | None
@@ -59,6 +60,7 @@ class Observation:
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
     outside: Sequence[Problem] = ()
     unobserved_since: str = ""
+    observed_template: str = ""
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
@@ -170,6 +172,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         spec = body.get("spec") or {}
         if kind.name == "Deployment":
             kept["engineImage"] = engine_image(spec)
+            kept["template"] = _digest(spec.get("template"))
             kept["gated"] = _gated_fields((spec.get("template") or {}).get("spec") or {})
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
@@ -239,7 +242,11 @@ def fingerprint(body: Object) -> str:
     if content is None:
         content = {name: value for name, value in body.items() if name not in ("metadata", "status")}
     compared = [metadata["uid"], metadata.get("labels"), metadata.get("ownerReferences"), notes, content]
-    return hashlib.sha1(json.dumps(compared, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+    return _digest(compared)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha1(json.dumps(content, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 FOREGROUND = "foregroundDeletion"

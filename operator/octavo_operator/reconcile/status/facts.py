@@ -54,7 +54,8 @@ class Facts:
     `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices. `pods`: those
     that have not ended, in the order in which their problems count: those of the newest revision (`newest`) first, of a
     revision those that are stuck, and of these the youngest. `failing`: the problem that pods of the newest revision
-    end for good, again and again. `node_wait`: for how many seconds a pod may find no node before it is stalled.
+    end for good, again and again. `same_template`: whether the Deployment's pod template is the one on which its
+    controller has acted. `node_wait`: for how many seconds a pod may find no node before it is stalled.
     """
 
     service: LLMService
@@ -70,6 +71,7 @@ class Facts:
     leaving: tuple[str, str] | None = None
     unreached: Problem | None = None
     unobserved: Problem | None = None
+    same_template: bool = False
     lost_claim: Problem | None = None
     failing: Problem | None = None
     outside: Sequence[Problem] = ()
@@ -112,8 +114,13 @@ class Facts:
 
     @property
     def only_scales(self) -> bool:
-        """True if all pods that there are have the newest revision, and another number of them is wanted."""
+        """True if all pods that there are have the newest revision, and another number of them is wanted.
+
+        Until the Deployment's controller has acted on another number, its status is of the number before.
+        """
         there = self.count("replicas")
+        if self.same_template:
+            return there == self.count("updatedReplicas")
         return there != self.desired and is_replaced(self.deployment, there)
 
     @property

@@ -98,6 +98,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         newest=newest,
         unreached=_without_service(service, observed, result) or _unreached(service, pods, observed, result, now),
         unobserved=unobserved(deployment, observed.unobserved_since, now),
+        same_template=bool(deployment) and deployment.get("template") == observed.observed_template,
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),
         outside=_beside(service, deployment, observed, result, now),

@@ -16,18 +16,21 @@ _PATIENCE_SECONDS = 45.0
 
 
 class UnobservedChanges:
-    """Remembers since when passes have seen changes of a Deployment, and no act of its controller.
+    """Remembers since when passes have seen changes of a Deployment, and no act of its controller; and the pod template
+    on which the controller has acted, as a change may be one of the number of replicas alone.
 
     The API server does not tell: it notes no time of a change by the subresource /scale, as autoscalers make it.
     """
 
     def __init__(self) -> None:
         self._since: dict[Key, tuple[int | None, str]] = {}
+        self._templates: dict[Key, str] = {}
 
     def note(self, key: Key, deployment: Mapping[str, Any], now: str) -> str:
         """Return since when the Deployment has a change that is not acted on (RFC 3339); empty: it has none."""
         if _is_observed(deployment):
-            self.forget(key)
+            self._since.pop(key, None)
+            self._templates[key] = deployment.get("template", "")
             return ""
         generation = (deployment.get("status") or {}).get("observedGeneration")
         known = self._since.get(key)
@@ -35,9 +38,14 @@ class UnobservedChanges:
             known = self._since[key] = generation, now
         return known[1]
 
+    def observed_template(self, key: Key) -> str:
+        """Return the digest of the pod template on which the controller acted last; empty: it is not known."""
+        return self._templates.get(key, "")
+
     def forget(self, key: Key) -> None:
-        """Forget an LLMService that is gone, or whose changes have all been acted on."""
+        """Forget an LLMService that is gone."""
         self._since.pop(key, None)
+        self._templates.pop(key, None)
 
 
 def unobserved(deployment: Mapping[str, Any], since: str, now: str) -> Problem | None:
