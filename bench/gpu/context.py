@@ -61,7 +61,7 @@ class Scale:
     settings: dict[str, Any]
     """Settings of the engine."""
     thorough: bool = True
-    """Whether models are measured with ragged contexts, chunks, short prompts and offline throughput as well."""
+    """Whether models are measured with ragged contexts, sampling, chunks, short prompts and offline as well."""
 
     def quick(self) -> Scale:
         """Return the most telling cases: some decodes at the shortest context and two prefills of each model."""

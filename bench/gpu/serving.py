@@ -60,8 +60,9 @@ def _decode(context: Context, shape: Shape, weights: str, name: str, driver: Dri
     for length in scale.contexts:
         for batch in scale.batches:
             yield from _steady(context, shape, weights, name, driver, (length,) * batch)
-    if scale.thorough:
-        yield from _steady(context, shape, weights, name, driver, scale.ragged)
+    if not scale.thorough:
+        return
+    yield from _steady(context, shape, weights, name, driver, scale.ragged)
     batch, length = max(scale.batches), scale.contexts[0]
     try:
         steady = driver.decode(*(length,) * batch, **_SAMPLED)
