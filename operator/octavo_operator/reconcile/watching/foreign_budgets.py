@@ -22,20 +22,23 @@ def foreign_budgets(
 ) -> Iterator[tuple[Key, Problem]]:
     """Yield each LLMService that has a budget, and pods that another's budget covers too, with the problem.
 
-    Each budget is compared only with the pods that have the rarest of its `matchLabels`: in a namespace with hundreds
-    of both, hardly any covers one.
+    Each budget is compared only with the pods that have the rarest of its `matchLabels`, without any with those of its
+    namespace: where there are hundreds of both, hardly any covers one.
     """
-    pods: dict[tuple[str, tuple[str, str] | None], list[tuple[Key, Mapping[str, Any]]]] = {}
+    pods_of_namespace: dict[str, list[tuple[Key, Mapping[str, Any]]]] = {}
+    pods_with_label: dict[tuple[str, tuple[str, str]], list[tuple[Key, Mapping[str, Any]]]] = {}
     for key, owned in pods_by_service.items():
         for pod in owned:
-            for label in (None, *(pod["metadata"].get("labels") or {}).items()):
-                pods.setdefault((key[0], label), []).append((key, pod["metadata"]))
+            metadata = pod["metadata"]
+            pods_of_namespace.setdefault(key[0], []).append((key, metadata))
+            for label in (metadata.get("labels") or {}).items():
+                pods_with_label.setdefault((key[0], label), []).append((key, metadata))
     for body in budgets:
         namespace, chosen = body["metadata"]["namespace"], (body.get("spec") or {}).get("selector")
         if chosen is None:
             continue
-        labels = (chosen.get("matchLabels") or {}).items() or (None,)
-        candidates = min((pods.get((namespace, label), []) for label in labels), key=len)
+        by_label = [pods_with_label.get((namespace, label), []) for label in (chosen.get("matchLabels") or {}).items()]
+        candidates = min(by_label, key=len, default=pods_of_namespace.get(namespace, []))
         covered: dict[Key, str] = {}
         for key, metadata in candidates:
             if key not in covered and selects(chosen, metadata.get("labels")):
