@@ -1,14 +1,28 @@
-"""Changes each schema within a JSON schema, and leaves alone what only looks like a schema."""
+"""Finds or changes each schema within a JSON schema, and leaves alone what only looks like a schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _VALUES = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are JSON that may look like a schema."""
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 """Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
+
+
+def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield each schema within a schema of draft 2020-12, itself included, in no particular order."""
+    left = [schema]
+    while left:
+        each = left.pop()
+        if isinstance(each, list):
+            left += each
+        elif isinstance(each, Mapping):
+            yield each
+            for key, value in each.items():
+                if key not in _VALUES:
+                    left += value.values() if key in _BY_NAME and isinstance(value, Mapping) else [value]
 
 
 def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:

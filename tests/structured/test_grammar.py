@@ -30,7 +30,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 WRONG = {
     "a type": (lambda: json_schema_grammar({"type": "cheese"}), "cheese"),
-    "no JSON": (lambda: json_schema_grammar("{"), "EOF"),
+    "no JSON": (lambda: json_schema_grammar("{"), "not valid JSON"),
     "no object": (lambda: json_schema_grammar("[1]"), ""),
     "what a schema says that is not computed": (
         lambda: json_schema_grammar({"type": "array", "uniqueItems": True}),
@@ -292,7 +292,7 @@ def test_what_looks_like_a_format_is_left_alone() -> None:
         "properties": {"format": {"const": {"format": "date"}}, "const": {"format": "date"}},
         "default": {"format": "time"},
     }
-    exact = json.loads(exact_schema(schema))
+    exact = exact_schema(schema).value
     assert exact["properties"]["format"] == schema["properties"]["format"] and exact["default"] == schema["default"]
     assert "pattern" in exact["properties"]["const"]
     with pytest.raises(GrammarError, match="banana"):

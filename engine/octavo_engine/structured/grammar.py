@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -59,35 +60,56 @@ def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) 
     return exact_schema_grammar(exact_schema(schema), compact=compact)
 
 
-def exact_schema(schema: dict[str, Any] | str) -> str:
-    """Return the JSON text of a schema, narrowed where llguidance would allow values that the schema does not.
+@dataclass(frozen=True, slots=True)
+class ExactSchema:
+    """A schema under which llguidance allows no values that the schema itself does not allow."""
 
-    Raises GrammarError if that cannot be done, or the schema is too large.
+    value: Any
+    """The parsed schema, which has to be an object or a boolean; llguidance refuses others."""
+    text: str
+    """The same schema as JSON."""
+
+
+def exact_schema(schema: dict[str, Any] | str) -> ExactSchema:
+    """Return a schema, narrowed where llguidance would allow values that the schema does not.
+
+    Raises GrammarError if that cannot be done, or the schema is too large or not valid JSON.
     """
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
+    value = _parsed(text) if isinstance(schema, str) else schema
     if not _MAY_BE_INEXACT.search(text):
-        return text
+        return ExactSchema(value, text)
     try:
-        return json.dumps(changed_schema(changed_schema(json.loads(text), with_joined_counts), _exact))
+        exact = changed_schema(changed_schema(value, with_joined_counts), _exact)
+        return ExactSchema(exact, json.dumps(exact))
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is not valid JSON: {error}") from None
 
 
 def _exact(schema: dict[str, Any]) -> dict[str, Any]:
     return with_exact_numbers(with_exact_format(with_counted_properties(schema)))
 
 
-def json_options(text: str, *, compact: bool = False) -> dict[str, Any]:
-    """Return llguidance's options for the grammar of the text of a schema that `exact_schema` returned."""
+def json_options(schema: ExactSchema, *, compact: bool = False) -> dict[str, Any]:
+    """Return llguidance's options for the grammar of a schema."""
     whitespace = {"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
-    return whitespace if names_control_characters(text) else {**whitespace, "json_allowed_escapes": _ESCAPES}
+    named = names_control_characters(schema.value, schema.text)
+    return whitespace if named else {**whitespace, "json_allowed_escapes": _ESCAPES}
 
 
-def exact_schema_grammar(text: str, *, compact: bool = False) -> str:
-    """Return the grammar of JSON that is valid under the text of a schema that `exact_schema` returned."""
+def exact_schema_grammar(schema: ExactSchema, *, compact: bool = False) -> str:
+    """Return the grammar of JSON that is valid under a schema."""
+    options = cast("Any", json_options(schema, compact=compact))
     try:
-        return LLMatcher.grammar_from_json_schema(text, overrides=cast(Any, json_options(text, compact=compact)))
+        return LLMatcher.grammar_from_json_schema(schema.text, overrides=options)
     except ValueError as error:
         raise GrammarError(_in_plain_words(str(error))) from None
 

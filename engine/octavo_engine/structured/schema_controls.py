@@ -2,12 +2,11 @@ r"""Finds the JSON schemas that name control characters which JSON can write as 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from octavo_engine.schema_walk import changed_schema
+from octavo_engine.schema_walk import subschemas
 
 _MAY_NAME_ONE = re.compile(r"\\|\x7f|:cntrl:")
 """What is in the JSON text of each schema that names a control character."""
@@ -28,27 +27,18 @@ _IN_A_PATTERN = re.compile(
 """A class of other characters, which names what it excludes; a control character; or another escape."""
 
 
-def names_control_characters(text: str) -> bool:
-    """Return whether the JSON text of a schema names one: in a const, an enum, a pattern or the name of a property.
+def names_control_characters(schema: Any, text: str) -> bool:
+    """Return whether a schema with this JSON text names one: in a const, an enum, a pattern or a property's name.
 
-    Return False for what is no JSON, which llguidance refuses.
+    Return False for a schema that is nested so deeply that llguidance refuses it.
     """
-    if not _MAY_NAME_ONE.search(text):
-        return False
-    named: list[bool] = []
-
-    def look(schema: dict[str, Any]) -> dict[str, Any]:
-        named.append(_names_one(schema))
-        return schema
-
     try:
-        changed_schema(json.loads(text), look)
-    except (ValueError, RecursionError):
+        return _MAY_NAME_ONE.search(text) is not None and any(map(_names_one, subschemas(schema)))
+    except RecursionError:
         return False
-    return any(named)
 
 
-def _names_one(schema: dict[str, Any]) -> bool:
+def _names_one(schema: Mapping[str, Any]) -> bool:
     texts = _texts([schema.get("const"), schema.get("enum"), schema.get("required"), _names(schema, "properties")])
     patterns = _texts([schema.get("pattern"), _names(schema, "patternProperties")])
     return any(map(_IN_A_TEXT.search, texts)) or any(
@@ -56,7 +46,7 @@ def _names_one(schema: dict[str, Any]) -> bool:
     )
 
 
-def _names(schema: dict[str, Any], keyword: str) -> list[str]:
+def _names(schema: Mapping[str, Any], keyword: str) -> list[str]:
     value = schema.get(keyword)
     return list(value) if isinstance(value, dict) else []
 

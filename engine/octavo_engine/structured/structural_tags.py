@@ -85,7 +85,7 @@ class _Rules:
 
     def _json(self, form: Mapping[str, Any]) -> str:
         exact = exact_schema({} if form["json_schema"] is True else form["json_schema"])
-        rule = f"%json {json.dumps({**json.loads(exact), 'x-guidance': json_options(exact)})}"
+        rule = f"%json {json.dumps({**exact.value, 'x-guidance': json_options(exact)})}"
         return self._once(rule, lambda: exact_schema_grammar(exact))
 
     def _marker(self, text: str) -> str:
