@@ -379,6 +379,30 @@ def test_which_layers_have_a_window(tmp_path: Path) -> None:
     assert windows("MixtralForCausalLM", sliding_window=64) == [64] * 32
 
 
+@pytest.mark.parametrize(
+    ("architecture", "index", "longest"),
+    [("DeepseekV32ForCausalLM", {"index_topk": 10}, 10), ("DeepseekV4ForCausalLM", {"index_topk": 3}, 12)],
+)
+def test_contexts_in_which_an_indexer_of_few_heads_need_not_choose(
+    architecture: str, index: dict[str, int], longest: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Many of its scores are exactly 0, and `topk` takes others of these where a prompt is computed in two steps."""
+    sizes = {**FOUR, **index, "head_dim": 64, "q_lora_rank": 16, "first_k_dense_replace": 4}
+    found = [spec_of(tmp_path, architecture, **sizes, index_n_heads=heads).max_position for heads in (8, 4)]
+    assert found == [FOUR["max_position_embeddings"], longest]
+    assert f"contexts are limited to {longest} tokens" in caplog.text
+
+
+def test_contexts_in_which_big_bird_attends_to_all_tokens(tmp_path: Path) -> None:
+    def longest(**changes: Any) -> int:
+        return spec_of(tmp_path, "BigBirdForCausalLM", **{**FOUR, "is_decoder": True, **changes}).max_position
+
+    everywhere = FOUR["max_position_embeddings"]
+    assert longest(max_position_embeddings=4096) == 704, "11 blocks of 64"
+    assert longest(block_size=2, num_random_blocks=2) == 18
+    assert longest(block_size=2, attention_type="original_full") == longest(block_size=everywhere) == everywhere
+
+
 def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     """The configuration classes' own values, which published files rely on."""
     whole = {**FOUR, "head_dim": 16, "attn_layer_indices": [0], "partial_rotary_factor": 1.0}
@@ -402,6 +426,8 @@ def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     mixtral = spec_of(tmp_path, "MixtralForCausalLM", rope_theta=..., num_experts_per_tok=...)
     assert mixtral.layers[0].mixer.rope == RopeSpec(1e6)
     assert isinstance(mixtral.layers[0].feed_forward, MoESpec) and mixtral.layers[0].feed_forward.top_k == 2
+    kernels = {**FOUR, "short_conv_kernel_size": 3, "linear_conv_kernel_dim": 5}
+    assert spec_of(tmp_path, "BailingHybridForCausalLM", **kernels).layers[0].mixer.width == 5, "transformers' own name"
     renamed = {"num_experts": ..., "num_local_experts": 128}
     assert spec_of(tmp_path, "Qwen3MoeForCausalLM", **renamed) == spec_of(tmp_path, "Qwen3MoeForCausalLM")
     half = spec_of(tmp_path, "StableLmForCausalLM", partial_rotary_factor=...)
@@ -553,6 +579,16 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "BertLMHeadModel",
         {"is_decoder": True, "add_cross_attention": True},
         "add_cross_attention True is not supported",
+    ),
+    "another size of heads": (
+        "YoutuForCausalLM",
+        {"head_dim": 2},
+        "head_dim 2 is not qk_rope_head_dim 64, the dimensions that rotate",
+    ),
+    "another attention": (
+        "BigBirdForCausalLM",
+        {"is_decoder": True, "attention_type": "random"},
+        "attention_type 'random' is not supported",
     ),
     "another pooling": ("CohereCompassForCausalLM", {"pooling": "mean"}, "pooling 'mean' is not supported"),
     "no bound": ("HYV4ForCausalLM", {**FOUR, "swiglu_limit": 0.0}, "swiglu_limit 0.0 is not between"),

@@ -1,10 +1,13 @@
-"""Leaves out what makes no difference in short contexts."""
+"""Short contexts: which models are computed in them alone, and what makes no difference in them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo_engine.model.spec import LatentAttentionSpec, LayerSpec, ModelSpec
+from octavo_engine.model.spec import CompressedAttentionSpec, LatentAttentionSpec, LayerSpec, Mixer, ModelSpec
+
+_FEWEST_HEADS = 8
+"""The heads from which an indexer seldom gives two tokens the same score; published models have 32 or 64."""
 
 
 def for_contexts(spec: ModelSpec, longest: int | None) -> ModelSpec:
@@ -24,3 +27,23 @@ def _without_index(layer: LayerSpec, longest: int | None) -> LayerSpec:
     if longest is None or not isinstance(mixer, LatentAttentionSpec) or mixer.index is None:
         return layer
     return replace(layer, mixer=replace(mixer, index=None)) if longest <= mixer.index.kept else layer
+
+
+def longest_certain(spec: ModelSpec) -> int | None:
+    """Return the longest context in which no indexer has to choose between equal scores; None: contexts of any length.
+
+    A token that no head of an indexer matches has the score 0. Of few heads that is true for many tokens, and which of
+    them `topk` takes depends on how many tokens a step computes. transformers then gives other answers with its cache
+    than without.
+    """
+    found = [_longest_certain(layer.mixer) for layer in spec.layers]
+    return min((longest for longest in found if longest is not None), default=None)
+
+
+def _longest_certain(mixer: Mixer | None) -> int | None:
+    if isinstance(mixer, LatentAttentionSpec) and mixer.index is not None:
+        return mixer.index.kept if mixer.index.num_heads < _FEWEST_HEADS else None
+    compressor = mixer.compressor if isinstance(mixer, CompressedAttentionSpec) else None
+    if compressor is None or compressor.indexer is None or compressor.indexer.num_heads >= _FEWEST_HEADS:
+        return None
+    return compressor.indexer.kept * compressor.rate

@@ -77,7 +77,7 @@ BAILING_HYBRID = Family(
     architecture="BailingHybridForCausalLM",
     model_type="bailing_hybrid",
     read=_read,
-    aliases=KIMI_LINEAR.aliases,
+    aliases={**KIMI_LINEAR.aliases, "linear_conv_kernel_dim": "short_conv_kernel_size"},
     defaults={
         "hidden_size": 2560,
         "intermediate_size": 6144,

@@ -16,6 +16,8 @@ def attention(fields: Fields, *, interleaved: bool) -> LatentAttentionSpec:
     plain_dim, rotary_dim = (fields.integer(f"qk_{part}_head_dim", 1, 1024) for part in ("nope", "rope"))
     if rotary_dim % 2:
         raise fields.wrong("qk_rope_head_dim", rotary_dim, "is odd, and rotary embeddings rotate pairs")
+    if (own := fields.integer("head_dim", 1, 1 << 16, default=rotary_dim)) <= 2 < rotary_dim:
+        raise fields.wrong("head_dim", own, f"is not qk_rope_head_dim {rotary_dim}, the dimensions that rotate")
     heads = fields.integer("num_attention_heads", 1, 1 << 12)
     rotated = rope(fields, reading.max_position(fields), rotary_dim)
     return LatentAttentionSpec(

@@ -1,7 +1,8 @@
 """Later models of BERT's shape as decoders: RoFormer (arXiv 2104.09864), RemBERT (2010.12821), BigBird, BertGeneration.
 
-RoFormer has RoPE, and RemBERT embeddings and a head of other sizes. BigBird, whose attention is sparse as an encoder,
-attends to all tokens as a decoder.
+RoFormer has RoPE, and RemBERT embeddings and a head of other sizes. In prompts longer than the blocks that one token
+attends to, BigBird's attention is sparse, and tokens also see later ones. This is not computed here: those blocks are
+the longest context, unless `attention_type` says that all attention is full.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from octavo_engine.model.families.bert import BERT_DEFAULTS, bert_parts
 from octavo_engine.model.families.bert_decoder import BERT_DECODER_NAMES, bert_decoder, bert_head, embedding_size
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.spec import HeadSpec, ModelSpec
+from octavo_engine.model.spec import HeadSpec, ModelSpec, PositionSpec
 
 
 def _roformer(architecture: str, fields: Fields) -> ModelSpec:
@@ -40,7 +41,17 @@ def _big_bird(architecture: str, fields: Fields) -> ModelSpec:
     hidden, (attention, mlp) = reading.hidden_size(fields), bert_parts(fields)
     attention = replace(attention, qkv_bias=fields.boolean("use_bias", True))
     scale = hidden**0.5 if fields.boolean("rescale_embeddings", False) else 1.0
-    return bert_decoder(fields, architecture, attention, mlp, hidden, embedding_scale=scale)
+    spec = bert_decoder(fields, architecture, attention, mlp, hidden, embedding_scale=scale)
+    if (kind := fields.text("attention_type", "block_sparse")) == "original_full":
+        return spec
+    if kind != "block_sparse":
+        raise fields.wrong("attention_type", kind, "is not supported, only block_sparse and original_full")
+    blocks = 5 + 2 * fields.integer("num_random_blocks", 0, 1 << 20, default=3)
+    longest = blocks * fields.integer("block_size", 1, 1 << 20, default=64)
+    if longest >= spec.max_position:
+        return spec
+    positions = PositionSpec(rows=spec.max_position)
+    return replace(spec, max_position=longest, positions=positions)
 
 
 def _bert_generation(architecture: str, fields: Fields) -> ModelSpec:
