@@ -136,7 +136,7 @@ def _graphs_equal_eager(shape: Shape | Tiny, ranks: Sequence[int], dtype: str, d
         with graph_messages() as none:
             eager = given(enforce_eager=True)
         slack = _SLACK if dtype == "float32" else 2 * (2 * their_largest(adapted.base, device, eager) + 1e-2)
-    assert captured, "no CUDA graphs"
+    assert captured and all(" captured in " in message for message in captured), f"CUDA graphs are missing: {captured}"
     assert not none, f"with --enforce-eager: {none}"
     equal = count_equal(graphs, eager, slack)
     return f"{equal} of {sum(len(each.token_ids) for each in eager)} tokens equal, but for ties of {slack:.3g}"
