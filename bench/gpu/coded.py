@@ -16,7 +16,7 @@ from bench.gpu.result import Figure, timed
 from bench.gpu.shapes import Shape
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.model.checkpoint import Span
-from octavo_engine.model.layers.operations.triton_compute import triton_coded_product
+from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
@@ -24,6 +24,7 @@ from octavo_engine.model.quantization.linear_method import LinearMethod, LinearS
 
 _LEAST_BYTES = 512 << 20
 """Weights of this many bytes are used in turn: several times the L2 cache."""
+_COMPUTE = triton_compute()
 Product = Callable[[Tensor], Tensor]
 
 
@@ -92,7 +93,7 @@ def _coded(method: LinearMethod, device: torch.device, rows: int, columns: int) 
     weights = method.create(shape, torch.bfloat16, device, fp8_products=False)
     for name, values in weights.parameters.items():
         if name == "column_groups":
-            values.copy_(torch.randint(0, -(-columns // 128), values.shape))
+            values.copy_((torch.arange(columns) // 128)[torch.randperm(columns)])
         elif values.is_floating_point():
             values.uniform_(0.001, 0.02)
         else:
@@ -100,11 +101,12 @@ def _coded(method: LinearMethod, device: torch.device, rows: int, columns: int) 
     size = sum(each.nbytes for each in weights.parameters.values())
     if device.type != "cuda":
         return partial(functional.linear, weight=method.dequantized(weights, torch.bfloat16)), size
+    _COMPUTE.prepare([weights])
     assert weights.coded is not None
     return partial(_product, weights.coded), size
 
 
 def _product(weight: CodedWeight, x: Tensor) -> Tensor:
-    found = triton_coded_product(x, weight, None, None)
+    found = _COMPUTE.coded(x, weight, None, None)
     assert found is not None, "the kernels know all of these formats"
     return found

@@ -11,11 +11,11 @@ from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel
 from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import Span
-from octavo_engine.model.layers.operations.triton_compute import triton_coded_product
+from octavo_engine.model.layers.operations.triton_compute import triton_coded_product, triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
-from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 
@@ -138,18 +138,45 @@ def _methods() -> list[LinearMethod]:
     ]
 
 
+def _created(method: LinearMethod, device: torch.device) -> Weights:
+    """Return random weights [24, 256] of two projections."""
+    shape = LinearShape((8, 16), Span(0, 256, 256, "columns"))
+    weights = method.create(shape, torch.float32, device, fp8_products=False)
+    for name, values in weights.parameters.items():
+        if name == "column_groups":
+            values.random_(0, 8)
+        elif values.is_floating_point():
+            values.uniform_(0.01, 0.1)
+        else:
+            values.random_(1, 127 if values.dtype == torch.int8 else 255)
+    return weights
+
+
+def _sorted_by_group(device: torch.device) -> None:
+    """Columns with act-order are sorted before the first product, if they are complete groups of all projections."""
+    for changed in (False, True):
+        method = Grouped("gptq", 4, 32, lambda *_: iter(()), has_zeros=True, act_order=True)
+        weights, compute = _created(method, device), triton_compute()
+        assert weights.column_groups is not None
+        weights.column_groups.copy_((torch.arange(256) // 32)[torch.randperm(256)])
+        if changed:  # a column in another group, as a rank with some of the columns may have
+            weights.column_groups[1, 0] = (weights.column_groups[1, 0] + 1) % 8
+        exact = method.dequantized(weights, torch.float64)
+        compute.prepare([weights])
+        coded, dtype = weights.coded, half_precision(device)
+        assert coded is not None
+        assert (coded.column_order is None) == changed
+        x = torch.randn(3, 256, device=device).to(dtype)
+        found, expected = compute.coded(x, coded, None, None), x.double() @ exact.T
+        assert found is not None
+        close = _STEPS[dtype]
+        torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
+
+
 def _as_the_linear_method_says(device: torch.device) -> None:
     """Weights of two projections as methods create them, against what the methods say that they stand for."""
-    shape = LinearShape((8, 16), Span(0, 256, 256, "columns"))
     for method in _methods():
-        weights = method.create(shape, torch.float32, device, fp8_products=False)
-        for name, values in weights.parameters.items():
-            if name == "column_groups":
-                values.random_(0, 8)
-            elif values.is_floating_point():
-                values.uniform_(0.01, 0.1)
-            else:
-                values.random_(1, 127 if values.dtype == torch.int8 else 255)
+        weights = _created(method, device)
         x = torch.randn(19, 256, device=device)
         coded = weights.coded
         assert coded is not None, method.name
@@ -207,6 +234,7 @@ CHECKS = [
     Check("of_8_bits_with_bias_and_addend", partial(_product, "signed", 8, 3, 40, 128, None, sums=True)),
     Check("left_to_others", _left_to_others),
     Check("as_the_linear_method_says", _as_the_linear_method_says),
+    Check("sorted_by_group", _sorted_by_group),
     *(
         Check(
             f"large-{kind}-{bits}-{tokens}",

@@ -42,7 +42,7 @@ class CodedPart:
     """Factors of the minima."""
     column_groups: Tensor | None = None
     """int32 [sections, columns]: the group of each column, where groups are not of consecutive columns; None: they are.
-    Only kernels for GPUs know these."""
+    Only kernels for GPUs know these, to dequantize them: if possible columns are sorted (quantization/act_order.py)."""
     sections: tuple[int, ...] = ()
     """The rows of each section of `column_groups`."""
 
@@ -89,10 +89,13 @@ class CodedWeight:
     Once `interleaved`, the memory is in the order that the kernels are quickest with, and is read by them alone.
     """
 
-    __slots__ = ("_pointer", "_structure", "interleaved", "parts")
+    __slots__ = ("_pointer", "_structure", "column_order", "interleaved", "parts")
 
-    def __init__(self, parts: Sequence[CodedPart]) -> None:
+    def __init__(self, parts: Sequence[CodedPart], column_order: Tensor | None = None) -> None:
+        """`column_order`: the input's column for each of the weight's, int32 [columns]; None: the same one. Kernels do
+        not know it: the input is put into this order before (`Compute.coded`)."""
         self.parts = tuple(parts)
+        self.column_order = column_order
         self.interleaved = False
         self._pointer, self._structure = (0, False), CodedStructure()
 

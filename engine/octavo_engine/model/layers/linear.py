@@ -85,7 +85,7 @@ class Linear(nn.Module):
     def for_kernels(self) -> LinearWeights | None:
         """Return the weights for kernels that compute whole layers; None: the kernels do not support such a weight."""
         coded = self.weights.coded
-        if coded is not None and coded.known_to_kernels:
+        if coded is not None and coded.known_to_kernels and coded.column_order is None:
             return LinearWeights(coded, self.bias)
         return LinearWeights(self.weight, self.bias) if self.plain else None
 
@@ -103,12 +103,16 @@ class Linear(nn.Module):
         """Return an upper bound of one token's bytes for the 8-bit inputs of a block's linears; 0 if not quantized.
 
         This linear reads the block's input, a second one reads `inner` columns within the block. The norm before the
-        block may quantize the input and also keep it in the dtype of the products.
+        block may quantize the input and also keep it in the dtype of the products. With act-order inputs are copied in
+        the order of the weight's columns, in the dtype of the products.
         """
         if self.method is UNQUANTIZED:
             return 0
         hidden = self.columns.size
-        return max(inner, hidden) + hidden * self.options.dtype.itemsize
+        read = max(inner, hidden)
+        if self.column_groups is not None:
+            return read * self.options.dtype.itemsize
+        return read + hidden * self.options.dtype.itemsize
 
     def forward(self, x: Tensor | Quantized) -> Tensor:
         """Map x [T, in] to [T, sum of parts]; x may be quantized, but only as `input_scaling` says."""

@@ -16,7 +16,7 @@ class WeightOnly(ABC):
     """A linear method (`LinearMethod`) that multiplies with the dequantized weight.
 
     It is the reference for kernels that multiply the stored weight (`Weights.coded`). It cannot be used for weights
-    that these kernels have interleaved.
+    that these kernels have interleaved, or whose columns were sorted for them (act_order.py).
     """
 
     __slots__ = ()

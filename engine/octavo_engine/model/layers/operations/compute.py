@@ -32,6 +32,7 @@ from octavo_engine.model.layers.operations.products import (
 )
 from octavo_engine.model.layers.operations.run_layers import Layer, LayerRunner, Ropes, one_by_one
 from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.act_order import sort_columns
 from octavo_engine.model.quantization.linear_method import Weights
 
 
@@ -66,7 +67,11 @@ class Compute:
 
     def coded(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
         """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; None if such codes are not supported."""
-        return None if self.coded_product is None else self.coded_product(x, weight, bias, addend)
+        if self.coded_product is None:
+            return None
+        if weight.column_order is not None:
+            x = x.index_select(1, weight.column_order)
+        return self.coded_product(x, weight, bias, addend)
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """Return act(gate) * up [T, inner], where [gate up] is x times the two halves of weight [2 * inner, in]."""
@@ -125,12 +130,19 @@ class Compute:
 
     def prepare(self, linears: Sequence[Weights], others: Iterable[CodedWeight] = ()) -> None:
         """Reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
+        for each in linears:
+            sort_columns(each, partial(self._multiplies, each))
         # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
         if self.interleave is None or any(each.dtype != torch.bfloat16 for each in linears):
             return
         for coded in (*(each.coded for each in linears), *others):
             if coded is not None and coded.can_be_interleaved:
                 self.interleave(coded)
+
+    def _multiplies(self, weights: Weights, coded: CodedWeight) -> bool:
+        """Return True if codes like these are multiplied as they are."""
+        token = weights.weight.new_zeros(1, coded.columns, dtype=weights.dtype)
+        return self.coded_product is not None and self.coded_product(token, coded, None, None) is not None
 
     def prepare_mixture(self, experts: Experts, top_k: int) -> None:
         """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""

@@ -1,0 +1,47 @@
+"""Sorts the columns of weights with act-order by their groups, once they are loaded.
+
+GPTQ quantizes columns in the order of their activations' size, so that a group's columns lie anywhere in a row. Stored
+one group after another they are plain groups of consecutive columns for every kernel, as long as the columns of the
+input are taken in the same order (vLLM's Marlin does that too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.model.quantization.grouped import pack, unpack
+from octavo_engine.model.quantization.linear_method import Weights
+
+_PIECE = 1 << 22
+"""The codes that are sorted at once; at least one row."""
+
+
+@torch.no_grad()
+def sort_columns(weights: Weights, multiplies: Callable[[CodedWeight], bool]) -> None:
+    """Sort the columns of a weight with act-order; its `column_groups` then begin with the order of the input's.
+
+    Its linear method, which dequantizes what was loaded, can no longer be used for it. So nothing changes unless the
+    device `multiplies` plain groups of this size; nor where projections have different orders, or where sorted columns
+    are not complete groups, such as those of a rank that has only some of the columns.
+    """
+    groups, coded = weights.column_groups, weights.coded
+    if groups is None or coded is None:
+        return
+    (part,) = coded.parts
+    order = groups[0].argsort(stable=True)
+    plain = torch.arange(part.columns, device=groups.device) // (part.group or part.columns)
+    if not bool((groups[:, order] == plain).all()):
+        return
+    ordered = CodedWeight([replace(part, column_groups=None, sections=())], column_order=groups[0])
+    if not multiplies(ordered):
+        return
+    step = max(1, _PIECE // part.columns)
+    for first in range(0, len(part.codes), step):
+        codes = part.codes[first : first + step]
+        codes.copy_(pack(unpack(codes, part.bits)[:, order], part.bits))
+    groups[0] = order
+    weights.coded = ordered
