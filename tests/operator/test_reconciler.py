@@ -315,6 +315,16 @@ async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
     assert failure.value.within == 11
 
 
+async def test_a_refused_claim_that_the_deployment_waits_for_is_said_once() -> None:
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"})
+    refusal = ApiError(403, "Forbidden", 'persistentvolumeclaims "good-cache" is forbidden: exceeded quota')
+    server.failures["PersistentVolumeClaim"] = refusal
+    with pytest.raises(ApiError):
+        await reconciler(server).reconcile(KEY)
+    for kind in ("Ready", "Progressing", "Degraded", "Stalled"):
+        assert server.condition(kind)["message"] == refusal.message
+
+
 async def test_a_field_that_makes_no_pod_keeps_none_from_ending() -> None:
     server = Server()
     operator = await settled(server)

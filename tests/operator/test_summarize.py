@@ -370,6 +370,9 @@ def test_pods_that_may_not_be_made() -> None:
     )
     found = condition(summary(children=deployment(total=0, updated=0, conditions=[refused])), ConditionType.DEGRADED)
     assert "set spec.resources.limits.cpu" in found.message
+    unset = 'pods "good-1" is forbidden: failed quota: cores: must specify limits.cpu for: adapters'
+    assert advice(unset).endswith("ResourceQuota cores wants in spec.resources, or, for containers adapters and "
+                                  "own-cache, in spec.podTemplate")  # fmt: skip
 
 
 def test_a_replica_set_that_may_not_be_made() -> None:

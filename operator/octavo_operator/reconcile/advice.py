@@ -18,7 +18,11 @@ _ADVICE = (
         r"exceeded quota: (\S+), requested: (\S+), used:",
         "make room for {1} in ResourceQuota {0}: raise it, end something else, or ask for less in the spec",
     ),
-    (r"failed quota: (\S+): must specify (\S+)", "ResourceQuota {0} wants {1}: set them in spec.resources"),
+    (
+        r"failed quota: (\S+): must specify ",
+        "set what ResourceQuota {0} wants in spec.resources, or, for containers adapters and own-cache, in "
+        "spec.podTemplate",
+    ),
     (
         r"(?:maximum|minimum) (\S+) usage per (?:Container|Pod|PersistentVolumeClaim)",
         "change the LimitRange (kubectl get limitrange), or how much {0} the spec asks for",

@@ -337,7 +337,8 @@ def _again(
 
 
 def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
-    refused = {identity: _problem(failure, identity) for identity, failure in reported.items()}
+    first: dict[int, Identity] = {}  # a child that names one that failed has the failure of that one, which comes first
+    refused = {each: _problem(failure, first.setdefault(id(failure), each)) for each, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
     of_service = (each.message for each in applied.conflicts if each.child == ("Service", service.name))
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
