@@ -102,7 +102,7 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
     if terminated.get("reason") == "OOMKilled":
         return Problem(
             Reason.OUT_OF_MEMORY,
-            f"pod {pod} was killed for exceeding its memory limit{_memory_limit(container)}: raise "
+            f"pod {pod} was killed for exceeding its memory limit{_memory_limit(pod, container)}: raise "
             "spec.resources.limits.memory, or lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests",
         )
     if code in ASKED_TO_END:
@@ -122,10 +122,13 @@ def _killed_help(pod: str, container: str) -> str:
     return _KILLED_HELP.format(pod) if container == CONTAINER else _KILLED_WITHOUT_PROBES.format(container=container)
 
 
-def _memory_limit(container: Mapping[str, Any]) -> str:
+def _memory_limit(pod: str, container: Mapping[str, Any]) -> str:
     """Return the memory that a container may use, as part of a sentence; empty: its node does not report that."""
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
-    return f" of {limit} (where the spec sets none, a LimitRange or an admission webhook does)" if limit else ""
+    if not limit:
+        return ""
+    others = "where the spec sets none, a LimitRange or an admission webhook does"
+    return f" of {limit} ({others}; once that is changed, kubectl delete pod {pod} has a pod made by it)"
 
 
 def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
