@@ -9,7 +9,7 @@ import pytest
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE
-from tests.operator.api_server import AUTOSCALED, KEY, Server, owners, reconciler
+from tests.operator.api_server import AUTOSCALED, KEY, Server, owners, reconciler, settled
 from tests.operator.bad_llmservices import GONE
 
 OURS = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "good", "uid": "u8", "controller": True}
@@ -44,6 +44,22 @@ async def test_the_owner_of_a_taken_name_is_reported(owners: list[dict[str, Any]
     del server.live["Service"]
     server.failures.clear()
     await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "AsExpected"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_child_whose_owner_and_labels_another_client_removes_is_not_taken_for_anothers(restarts: bool) -> None:
+    server = Server()
+    operator = await settled(server)
+    wanted, metadata = copy.deepcopy(server.live), server.live["Deployment"]["metadata"]
+    for name in ("ownerReferences", "labels"):
+        del metadata[name]
+    applied = {"manager": "octavo-operator", "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    metadata["managedFields"] = [applied]
+    del server.indexes["deployments"][KEY]  # watches select by a label
+    await (reconciler(server) if restarts else operator).reconcile(KEY)
+    for name in ("ownerReferences", "labels", "uid"):
+        assert server.live["Deployment"]["metadata"][name] == wanted["Deployment"]["metadata"][name]
     assert server.reason("Degraded") == "AsExpected"
 
 

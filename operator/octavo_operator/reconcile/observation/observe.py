@@ -259,10 +259,17 @@ def is_going(child: Object) -> bool:
 
 
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:
-    """Return True if a live object is this LLMService's: owned by it, or orphaned by one of the same name."""
+    """Return True if a live object of a child's name is this LLMService's: owned by it, or orphaned.
+
+    An orphan has the labels of an LLMService of this name, or, where another client has removed them too, fields that
+    the operator has applied.
+    """
     metadata = child["metadata"]
     controllers = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     if controllers:
         return controllers == [uid]
     labels = metadata.get("labels") or {}
-    return labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER and labels.get(SERVICE_LABEL) == service_name
+    if labels.get(SERVICE_LABEL, service_name) != service_name:
+        return False
+    labelled = SERVICE_LABEL in labels and labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
+    return labelled or bool(child.get("owned") or owned_fields(child))
