@@ -189,12 +189,22 @@ def reconciler(server: Server, image: str = "engine:1") -> Reconciler:
     return Reconciler(server, Sources(server.indexes), RenderConfig(image))
 
 
+SERVING_POD = {
+    "metadata": {"name": "good-1", "namespace": "llm", "uid": "p1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "status": {
+        "conditions": [{"type": name, "status": "True"} for name in ("PodScheduled", "Ready")],
+        "containerStatuses": [{"name": "engine", "state": {"running": {}}, "started": True, "ready": True}],
+    },
+}
+
+
 def with_pods(server: Server, ready: int) -> None:
-    """Set the counts of the Deployment's controller."""
+    """Set the counts of the Deployment's controller, of whose one pod `ready` are ready; that one is there then."""
     counts = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
     generation = server.live["Deployment"]["metadata"]["generation"]
     server.live["Deployment"]["status"] = {"observedGeneration": generation, **counts}
     server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    server.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)] * ready
 
 
 def owners(server: Server, kind: str, *owned_by: dict[str, Any]) -> None:

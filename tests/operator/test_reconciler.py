@@ -101,9 +101,7 @@ async def test_a_crd_that_is_newer_than_the_operator_stops_nothing() -> None:
 async def test_what_serves_is_available_also_where_the_spec_is_not_understood() -> None:
     server = Server()
     operator = await settled(server)
-    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
-    server.live["Deployment"]["status"] = {"observedGeneration": 1, **counts}
-    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    with_pods(server, 1)
     await operator.reconcile(KEY)
     before = {kind: server.condition(kind) for kind in ("Available", "ModelLoaded", "ScalingActive")}
     assert before["Available"]["status"] == "True"
@@ -250,7 +248,6 @@ async def test_a_namespace_that_is_being_deleted_is_reported_and_nothing_is_trie
     assert {server.reason(kind) for kind in ("Ready", "Degraded", "Stalled")} == {"BeingDeleted"}
 
 
-COUNTS = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
 REFUSED = [
     ("PodDisruptionBudget", 1, "Serving"),
     ("PodDisruptionBudget", 0, "Deploying"),
@@ -287,6 +284,16 @@ async def test_without_a_service_nothing_is_ready_also_where_endpoints_may_not_b
     with pytest.raises(ApiError):
         await operator.reconcile(KEY)
     assert (server.condition("Ready")["status"], server.reason("Ready")) == ("False", "ApplyFailed")
+
+
+async def test_ready_pods_of_another_selector_are_not_the_services() -> None:
+    """Another client has created the Deployment with our labels, and with a selector that cannot be changed."""
+    server = Server()
+    operator = await settled(server)
+    with_pods(server, 1)
+    del server.indexes["pods"][KEY]
+    await operator.reconcile(KEY)
+    assert (server.condition("Ready")["status"], server.service["status"]["readyReplicas"]) == ("False", 0)
 
 
 def test_what_an_earlier_pass_has_left_comes_first_but_after_what_it_names() -> None:
@@ -367,8 +374,7 @@ async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> No
     server = Server()
     operator = reconciler(server)
     await operator.reconcile(KEY)
-    server.live["Deployment"]["status"] = {"observedGeneration": 1, **dict.fromkeys(COUNTS, 1)}
-    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    with_pods(server, 1)
     await operator.reconcile(KEY)
     assert server.reason("Progressing") == "Deployed"
     server.service["spec"]["engine"] = {"maxModelLength": 77}
@@ -382,8 +388,7 @@ async def test_another_number_of_replicas_is_no_rollout_before_the_controller_ha
     server = Server()
     operator = reconciler(server)
     await operator.reconcile(KEY)
-    server.live["Deployment"]["status"] = {"observedGeneration": 1, **dict.fromkeys(COUNTS, 1)}
-    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    with_pods(server, 1)
     await operator.reconcile(KEY)
     server.service["spec"]["replicas"] = 3
     for _ in range(2):

@@ -111,7 +111,7 @@ SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
     ),
     ("is late", seen(pod(container=RUNNING), **LATE), "Failed"),
     ("is refused", seen(pod(container=SERVING), result=Result(refused=REFUSED), ready=1), "Failed"),
-    ("is paused", seen(of=service(rollout={"paused": True}), ready=1, updated=0), "Current"),
+    ("is paused", seen(pod(container=SERVING), of=service(rollout={"paused": True}), ready=1, updated=0), "Current"),
 ]
 
 

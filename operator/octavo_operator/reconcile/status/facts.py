@@ -55,7 +55,8 @@ class Facts:
     that have not ended, in the order in which their problems count: those of the newest revision (`newest`) first, of a
     revision those that are stuck, and of these the youngest. `failing`: the problem that pods of the newest revision
     end for good, again and again. `same_template`: whether the Deployment's pod template is the one on which its
-    controller has acted. `node_wait`: for how many seconds a pod may find no node before it is stalled.
+    controller has acted. `pods_known`: whether the operator may read pods. `node_wait`: for how many seconds a pod may
+    find no node before it is stalled.
     """
 
     service: LLMService
@@ -76,6 +77,7 @@ class Facts:
     failing: Problem | None = None
     outside: Sequence[Problem] = ()
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    pods_known: bool = True
     node_wait: float = PATIENCE_SECONDS
 
     @property
@@ -87,10 +89,9 @@ class Facts:
     def ready_replicas(self) -> int:
         """The number of replicas that are ready both by their Deployment and by the pods: either may be behind.
 
-        Where no pod is known, as without the right to read pods, only the Deployment says it.
+        Without the right to read pods, only the Deployment says it.
         """
-        counted = self.count("readyReplicas")
-        return min(counted, sum(pod.ready for pod in self.pods)) if self.pods else counted
+        return self._ready_by_both(self.count("readyReplicas"), self.pods)
 
     @property
     def available_replicas(self) -> int:
@@ -101,7 +102,11 @@ class Facts:
     def newest_ready(self) -> int:
         """The number of wanted replicas that are ready and of the newest revision; there are more while some leave."""
         ready = min(self.ready_replicas, self.count("updatedReplicas"), self.desired)
-        return min(ready, sum(pod.ready and pod.revision == self.newest for pod in self.pods)) if self.pods else ready
+        return self._ready_by_both(ready, [pod for pod in self.pods if pod.revision == self.newest])
+
+    def _ready_by_both(self, counted: int, pods: Sequence[PodView]) -> int:
+        """Return how many of the replicas `counted` by the Deployment are ready by their `pods` too."""
+        return min(counted, sum(pod.ready for pod in pods)) if self.pods_known else counted
 
     def count(self, name: str) -> int:
         """Return a counter of the Deployment's status, which omits zeros."""

@@ -22,7 +22,7 @@ from octavo_operator.api.status import (
 from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.apply.claims import resize_error
 from octavo_operator.reconcile.apply.handover import leaving
-from octavo_operator.reconcile.kinds import BY_NAME
+from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.pods.endpoints import foreign_route, reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
@@ -108,6 +108,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         unknown=observed.unknown,
         leaving=None if in_force else leaving(observed.children),
         unwatched=result.unwatched,
+        pods_known=POD not in observed.unwatched,
     )
 
 
