@@ -123,6 +123,7 @@ def test_a_plain_probe_does_not_wait_for_the_scrapes_and_odd_probes_before_it(
 ODD_PROBES = (
     b"GET /health/live HTTP/1.1\r\n\r\n",
     b"GET /health/live HTTP/1.1\r\nHost: x\r\nhost: y\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: a@b\r\n\r\n",
     b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-ID: a\r\n\r\n",
     b"GET /health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n",
     b"GET /health/live HTTP/1.1\r\nHost: x\r\nX: y\n\r\n",

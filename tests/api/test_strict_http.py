@@ -16,6 +16,10 @@ from tests.api.hostile import raw
 from tests.api.served import Served, write_keys
 
 _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+_WRONG_HOSTS = (
+    ("/version", "a@b"), ("/health/live", "a@b"), ("/version", "a/b"), ("/version", "a b"), ("/version", "[::1"),
+    ("/version", "x:8x"), ("/version", "%4g"), ("/version", "x\u00e9"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("request_", [
@@ -25,6 +29,7 @@ _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
     "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2, 2\r\n\r\n{}",
     "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
     "GET /version HTTP/1.1\r\nHost: x\r\nX-Folded: a\r\n b\r\n\r\n",
+    *(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n" for path, host in _WRONG_HOSTS),
     "GET /version HTTP/3.0\r\nHost: x\r\n\r\n",
     "GET /version HTTP/2.0\r\nHost: x\r\n\r\n",
     "GET /version HTTP/0.9\r\nHost: x\r\n\r\n",
@@ -78,6 +83,15 @@ def test_a_target_as_proxies_are_sent_it_is_its_path(server: Served, target: str
     """RFC 9112, 3.2.2: a server has to accept it. The router, the check of keys and the log see the path alone."""
     answer = raw(server, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a_b.example", "10.0.0.1:8000", "[::1]", "[fe80::1%eth0]:80", "%41,b", "x: ", "x:99999"]
+)
+def test_a_host_is_any_name_or_address(server: Served, host: str) -> None:
+    for path in ("/version", "/health/live"):
+        answer = raw(server, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_target_as_proxies_are_sent_it_opens_nothing(start: Callable[..., Served], tmp_path: Path) -> None:

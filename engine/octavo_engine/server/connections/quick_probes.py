@@ -13,12 +13,15 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from octavo_engine.server.connections.strict_http import HOST
+
 _PROBE = re.compile(rb"(GET|HEAD) (/health(?:/[a-z]+)?) HTTP/1\.1\r\n(?:[A-Za-z0-9-]+:[ -~]*\r\n)*\r\n")
 _OTHER = re.compile(
     rb"\r\n(content-length|transfer-encoding|expect|upgrade|x-(?:client-)?request-id|traceparent):", re.IGNORECASE
 )
 """Headers that say that a body follows, or that the answer has to repeat or obey."""
-_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
+_HOSTS = re.compile(rb"\r\nhost:", re.IGNORECASE)
+_HOST = re.compile(rb"\r\nhost:[ \t]*+" + HOST + rb"[ \t]*\r\n", re.IGNORECASE)
 _LARGEST = 64 << 10
 """Bytes that the kernel surely takes at once for a new connection. /health/adapters may have megabytes."""
 
@@ -36,7 +39,7 @@ class QuickProbes:
         be sent at once; the application then answers it.
         """
         probe = _PROBE.fullmatch(request)
-        if probe is None or _OTHER.search(request) or len(_HOST.findall(request)) != 1:
+        if probe is None or _OTHER.search(request) or len(_HOSTS.findall(request)) != 1 or not _HOST.search(request):
             return None
         if (answer := self._answers.get(probe[2].decode())) is None:
             return None

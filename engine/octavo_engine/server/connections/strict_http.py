@@ -1,7 +1,8 @@
 """A strict HTTP/1.1 parser: a message that a proxy before the server might read differently is refused.
 
 h11 accepts line ends without CR, headers folded over lines, Content-Length beside Transfer-Encoding, and repeated
-lengths. Each of them has been used to smuggle a request past a proxy (RFC 9112 sections 2.2, 5.2, 6.1, 6.3, 7.1).
+lengths. Each of them has been used to smuggle a request past a proxy (RFC 9112 sections 2.2, 5.2, 6.1, 6.3, 7.1). It
+also accepts any text as Host (section 3.2).
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ _REQUEST_LINE = re.compile(rb"([^ :]+) ([^ ]*) HTTP/(.*)")
 """Method, target and version; a line of trailers has a colon after its name."""
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]+(?=[/?#]|$)", re.IGNORECASE)
 """The scheme and authority before a target's path, which clients send to proxies; every server must accept them."""
+HOST = rb"(?:\[[\w.~!$&'()*+,;=:%-]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})*)(?::[0-9]*)?"
+"""The values of a Host header: a name, or an address in brackets, and perhaps a port. Unlike an
+authority it has no user (RFC 9110 section 7.2, RFC 3986 section 3.2.2)."""
+_HOST = re.compile(HOST)
 _NO_TEXT = re.compile(rb"[\x00\x0b\x0c]")
 """Bytes that h11 refuses in a header's value. Its pattern takes quadratic time for one behind many spaces: 5 s and more
 for 16,000 of them. So they are refused before it sees them."""
@@ -94,5 +99,7 @@ def _check_head(head: bytes) -> None:
         raise LocalProtocolError("a header must not be folded over several lines")
     fields = [line.partition(b":") for line in lines]
     bodies = [(name, value) for name, _, value in fields if name.lower() in (b"content-length", b"transfer-encoding")]
+    if not all(_HOST.fullmatch(value.strip(b" \t")) for name, _, value in fields if name.lower() == b"host"):
+        raise LocalProtocolError("the Host header must be a name or an address, perhaps with a port")
     if len(bodies) > 1 or any(b"," in value for _, value in bodies):
         raise LocalProtocolError("give one Content-Length or one Transfer-Encoding")
