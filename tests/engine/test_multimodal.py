@@ -516,6 +516,16 @@ DEEPSEEK = {
     "first_k_dense_replace": 1,
 }
 LATENTS = {"q_lora_rank": None, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
+ONE: dict[str, Any] = {"num_hidden_layers": 1, "head_dim": 16}
+NEMOTRON_H = {
+    "num_hidden_layers": None,
+    "layers_block_type": ["linear_attention", "full_attention"],
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+}
 OWN_CLASSES: dict[str, tuple[str, str, str | None, dict[str, Any], str, str]] = {
     "InternVLChatModel": ("InternVLChatModel", "Qwen2", "llm_config", {}, "language_model.", "mlp1.0.weight"),
     "KimiVL": (
@@ -575,6 +585,89 @@ OWN_CLASSES: dict[str, tuple[str, str, str | None, dict[str, Any], str, str]] = 
         "language.",
         "view_seperator",
     ),
+    "H2OVL": (
+        "H2OVLChatModel",
+        "Mistral",
+        "llm_config",
+        {**ONE, "model_type": "mistral", "sliding_window": 8},
+        "language_model.",
+        "vision_model.embeddings.class_embedding",
+    ),
+    "Intern S1": (
+        "InternS1ForConditionalGeneration",
+        "Qwen3Moe",
+        "text_config",
+        {**ONE, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40},
+        "model.language_model.",
+        "model.vision_tower.embeddings.cls_token",
+    ),
+    "NVLM": ("NVLM_D", "Qwen2", "llm_config", {**ONE, "model_type": "qwen2"}, "language_model.", "mlp1.1.weight"),
+    "OpenCUA": ("OpenCUAForConditionalGeneration", "Qwen2", "text_config", ONE, "language_model.", "vision_tower.norm"),
+    "Bee": (
+        "BeeForConditionalGeneration",
+        "Qwen3",
+        "text_config",
+        ONE,
+        "model.language_model.",
+        "model.multi_modal_projector.pre_norm.weight",
+    ),
+    "R-4B": (
+        "RForConditionalGeneration",
+        "Qwen3",
+        "text_config",
+        {**ONE, "model_type": "qwen3"},
+        "language_model.",
+        "multi_modal_projector.pre_norm.weight",
+    ),
+    "Skywork R1V": (
+        "SkyworkR1VChatModel",
+        "Qwen2",
+        "llm_config",
+        {**ONE, "model_type": "qwen2"},
+        "language_model.",
+        "mlp1.0.weight",
+    ),
+    "Nemotron Nano VL": (
+        "Llama_Nemotron_Nano_VL",
+        "Llama",
+        "llm_config",
+        {**ONE, "model_type": "llama"},
+        "language_model.",
+        "vision_model.radio_model.input_conditioner.norm_mean",
+    ),
+    "Nemotron Nano 2 VL": (
+        "NemotronH_Nano_VL_V2",
+        "NemotronH",
+        "llm_config",
+        NEMOTRON_H,
+        "language_model.",
+        "vision_model.radio_model.summary_idxs",
+    ),
+    "Nemotron 3 Omni": (
+        "NemotronH_Nano_Omni_Reasoning_V3",
+        "NemotronH",
+        "llm_config",
+        NEMOTRON_H,
+        "language_model.",
+        "sound_projection.norm.weight",
+    ),
+    "Keye": ("KeyeForConditionalGeneration", "Qwen3", None, ONE, "", "mlp_AR.pre_norm.bias"),
+    "LightOnOCR": (
+        "LightOnOCRForConditionalGeneration",
+        "Qwen3",
+        "text_config",
+        {**ONE, "model_type": "qwen3"},
+        "model.language_model.",
+        "model.vision_projection.norm.weight",
+    ),
+    "Ovis 1.6": (
+        "Ovis",
+        "Gemma2",
+        "llm_config",
+        {**ONE, "model_type": "gemma2"},
+        "llm.",
+        "visual_tokenizer.head.0.bias",
+    ),
 }
 
 
@@ -584,7 +677,10 @@ def test_models_whose_class_stands_in_their_repositories(name: str, tmp_path: Pa
     wrapper, family, part, changes, prefix, other = OWN_CLASSES[name]
     model = reference_model(family, **{**SMALL, **changes})
     save(model, tmp_path)
-    rename(tmp_path, ("model.", f"{prefix}model."), ("lm_head.", f"{prefix}lm_head."))
+    if prefix.startswith("model."):
+        rename(tmp_path, ("model.", prefix))
+    else:
+        rename(tmp_path, ("model.", f"{prefix}model."), ("lm_head.", f"{prefix}lm_head."))
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, other: torch.ones(4)}, tmp_path / "model.safetensors")
     text = json.loads((tmp_path / "config.json").read_text()) | changes | {"eos_token_id": 5}
@@ -593,6 +689,20 @@ def test_models_whose_class_stands_in_their_repositories(name: str, tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": [wrapper]}))
     (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True}))
     assert read_spec(ModelFiles("test", directory=tmp_path)).eos_token_ids == (5,)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+def test_deepseek_ocr_as_it_is_published(tmp_path: Path) -> None:
+    """Its class is that of DeepSeek V2, which it says not to use latent attention with."""
+    model = make("DeepseekOcr2")
+    save(model, tmp_path)
+    rename(tmp_path, ("model.language_model.", "model."))
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    text |= {"architectures": ["DeepseekV2ForCausalLM"], "use_mla": False, "kv_lora_rank": None}
+    config = {"architectures": ["DeepseekOCRForCausalLM"], "model_type": "deepseek_vl_v2", "language_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with torch.inference_mode():
         expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3

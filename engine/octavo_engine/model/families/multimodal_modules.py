@@ -57,6 +57,8 @@ OTHER_MODULES = (
     "vpm",
     "apm",
     "audio_projection_layer",
+    "sound_encoder",
+    "sound_projection",
     "tts",
     "visual_tokenizer",
     "vte",

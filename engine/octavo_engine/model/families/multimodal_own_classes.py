@@ -21,12 +21,14 @@ OWN_CLASSES: Mapping[str, str] = {
     "MiniCPMO": "",
     "MiniCPMV": "",
     "NVLM_D": "",
+    "NemotronH_Nano_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "NemotronH_Nano_VL_V2": "NemotronHForCausalLM",
     "NemotronH_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "OpenCUAForConditionalGeneration": "Qwen2ForCausalLM",
     "Ovis": "",
     "Ovis2_5": "Qwen3ForCausalLM",
     "Phi3VForCausalLM": "Phi3ForCausalLM",
+    "RForConditionalGeneration": "",
     "SkyworkR1VChatModel": "",
 }
 """The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE."""
