@@ -585,6 +585,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"head_dim": 2},
         "head_dim 2 is not qk_rope_head_dim 64, the dimensions that rotate",
     ),
+    "a size that is not the sum of its parts": (
+        "Mistral4ForCausalLM",
+        {"head_dim": 4},
+        "head_dim 4 has too few dimensions that rotate for qk_rope_head_dim 64",
+    ),
     "another attention": (
         "BigBirdForCausalLM",
         {"is_decoder": True, "attention_type": "random"},

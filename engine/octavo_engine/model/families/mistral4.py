@@ -58,6 +58,8 @@ def _without_share(fields: Fields) -> Fields:
     given = holder.number(share, 0, 1, default=rotary_dim / head_dim)
     if int(head_dim * given) != rotary_dim:
         raise holder.wrong(share, given, f"is not qk_rope_head_dim {rotary_dim} of heads of {head_dim}")
+    if int((own := fields.integer("head_dim", 1, 1 << 16, default=head_dim)) * given) <= 2 < rotary_dim:
+        raise fields.wrong("head_dim", own, f"has too few dimensions that rotate for qk_rope_head_dim {rotary_dim}")
     kept = rope.without(share).values
     return replace(fields, values={**fields.values, name: kept}).without(share)
 
