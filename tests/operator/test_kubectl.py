@@ -360,6 +360,16 @@ def test_a_cluster_that_cannot_be_read_is_reported_in_one_line(
     assert capsys.readouterr().err == "kubectl octavo: Error from server (Forbidden): llmservices.octavo.dev\n"
 
 
+def test_top_finds_no_pods_where_octavo_is_not_installed(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cluster / "pods.json").write_text('{"items": []}')
+    assert cli.main(["top"]) == 0  # a user without rights to LLMServices
+    assert "no pods of LLMServices found" in capsys.readouterr().err
+    program = (cluster / "kubectl").read_text()
+    (cluster / "kubectl").write_text(program.replace("(Forbidden): ", 'does not have a resource type \\"'))
+    assert cli.main(["top"]) == cli.USAGE_ERROR
+    assert "Octavo is not installed in this cluster" in capsys.readouterr().err
+
+
 def test_chat_talks_through_a_forwarded_port_if_a_replica_is_ready(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

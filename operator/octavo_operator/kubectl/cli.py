@@ -16,7 +16,7 @@ from typing import Any
 from octavo_operator import __version__
 from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, whole_number_within, with_written_output
 from octavo_operator.help_examples import KUBECTL_EXAMPLES
-from octavo_operator.kubectl.client import Kubectl, KubectlError
+from octavo_operator.kubectl.client import NO_CRD, Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, has_started, pod_readings
 from octavo_operator.kubectl.forward import forwarded
 from octavo_operator.kubectl.run import ProgressWriter, manifest, wait_until_ready
@@ -172,6 +172,15 @@ def _where(kubectl: Kubectl, arguments: argparse.Namespace) -> str:
     return f" in the namespace {arguments.namespace}; -A looks into all"
 
 
+def _check_installed(kubectl: Kubectl, arguments: argparse.Namespace) -> None:
+    """Raise KubectlError if the cluster knows no LLMServices; another error, such as a missing right, says nothing."""
+    try:
+        kubectl.items(_SERVICES, *_scope(arguments))
+    except KubectlError as error:
+        if NO_CRD in str(error):
+            raise
+
+
 def _why(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     facts = facts_of(kubectl, arguments.name)
     found = obstacles(facts)
@@ -186,6 +195,7 @@ def _top(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     else:
         pods = kubectl.items("pods", f"--selector={engine_pods()}", *_scope(arguments))
     if not pods:
+        _check_installed(kubectl, arguments)
         sys.stderr.write(f"no pods of LLMServices found{_where(kubectl, arguments)}\n")
         return 0
     readings = pod_readings(kubectl, pods, arguments.seconds)

@@ -15,13 +15,13 @@ _NO_CLUSTER = (
     "kubectl has no connection to a cluster: check that the cluster answers from here, and that the address, "
     "certificate and credentials in the kubeconfig are right; --kubeconfig or KUBECONFIG names another"
 )
-_NO_CRD = "Octavo is not installed in this cluster: helm install octavo charts/octavo"
+NO_CRD = "Octavo is not installed in this cluster: helm install octavo charts/octavo"
 _HINTS = {
     "was refused": _NO_CLUSTER,
     "Unable to connect to the server": _NO_CLUSTER,
     "failed to download openapi": _NO_CLUSTER,  # the first step of kubectl create
-    'have a resource type "llmservices': _NO_CRD,
-    'no matches for kind "LLMService"': _NO_CRD,
+    'have a resource type "llmservices': NO_CRD,
+    'no matches for kind "LLMService"': NO_CRD,
     "(NotFound): llmservices": "kubectl octavo status -A lists the LLMServices of all namespaces",
     'namespaces "': "kubectl get namespaces lists the namespaces; kubectl create namespace NAME makes one",
     "(AlreadyExists)": "talk to it with kubectl octavo chat, or give another --name",
