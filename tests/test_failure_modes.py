@@ -38,7 +38,10 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_protocol_that_cannot_be_made_costs_one_connection api/test_strict_http.py
             test_an_error_of_the_parser_ends_its_connection_and_does_not_fill_the_log""",
         "a step finds no memory on the device":
-        """engine/test_client.py test_a_step_without_memory_is_computed_again_and_then_ends_the_engine""",
+        """engine/test_client.py test_a_step_without_memory_is_computed_again_and_then_ends_the_engine
+            engine/test_steps_without_memory.py test_a_request_without_memory_ends_alone
+            test_a_moment_without_memory_costs_no_request_anything test_without_memory_for_anything_the_engine_ends
+            test_states_are_not_advanced_twice api/test_chat.py test_failures_of_a_whole_answer""",
         "one request's logits, vector or classes are not finite, because finite weights give too large numbers":
         """engine/test_llm.py test_logits_that_are_not_finite_end_their_request_alone engine/test_without_head.py
             test_a_result_that_is_infinite_is_an_error_of_its_text_alone api/test_lifecycle.py

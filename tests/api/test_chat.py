@@ -319,6 +319,7 @@ def test_continue_final_message(server: Served) -> None:
     ("finish", "begun", "status", "code"),
     [
         ("error", False, 500, "engine_error"),
+        ("memory", False, 503, "out_of_memory_retry"),
         ("timeout", False, 503, "queue_timeout"),
         ("timeout", True, 503, "deadline_exceeded"),
         ("abort", True, 503, "server_shutting_down"),

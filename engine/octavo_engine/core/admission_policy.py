@@ -22,10 +22,7 @@ class AdmissionPolicy:
     """The rules for tenants, ageing, caps, skips and reservations, with the queue of waiting requests."""
 
     def __init__(self, settings: SchedulerSettings, cost: StepCost, memory_tokens: float) -> None:
-        """Start without tenants.
-
-        `memory_tokens` is the number of tokens that the KV memory holds; infinite if it holds only recurrent states.
-        """
+        """Start without tenants. The KV memory holds `memory_tokens`; infinitely many if it holds states alone."""
         self.accounts = Accounts()
         self.waiting = WaitingQueue(settings, self.accounts)
         self._settings = settings

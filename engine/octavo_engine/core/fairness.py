@@ -131,10 +131,7 @@ class Accounts:
 
 
 def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:
-    """Return the index of the account that is next, given (account, tokens that its first request costs).
-
-    If no deficit suffices, all get the quantum of as many rounds as the account nearest to its turn needs.
-    """
+    """Return the index of the account that is next, given (account, tokens that its first request costs)."""
     entries = list(waiting)
     while True:
         for index, (account, cost) in enumerate(entries):
@@ -142,4 +139,4 @@ def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:
                 return index
         rounds = min(math.ceil((cost - account.deficit) / (QUANTUM * account.weight)) for account, cost in entries)
         for account, _ in entries:
-            account.deficit += max(1, rounds) * QUANTUM * account.weight
+            account.deficit += max(1, rounds) * QUANTUM * account.weight  # until the nearest to its turn has it

@@ -14,10 +14,7 @@ from octavo_engine.errors import NotAdmissibleError
 
 
 class KVMemory:
-    """The block pools of all groups, seen as one memory for sequences of tokens.
-
-    Copies and moves on the device are noted as block operations, in order; the next plan carries them to the workers.
-    """
+    """The block pools of all groups as one memory. It notes copies and moves of blocks in order, for the next plan."""
 
     def __init__(
         self,
@@ -98,10 +95,7 @@ class KVMemory:
             state.snapshots = usable * self.block_size, min(known, default=hits) * self.block_size
 
     def fork(self, parent: RequestState, child: RequestState, computed: int) -> bool:
-        """Give `child`, whose tokens begin as `parent`'s, the blocks of the parent's first `computed` tokens.
-
-        The first of the two that writes into a shared block copies it. False if the groups cannot share them.
-        """
+        """Share the blocks of `parent`'s first `computed` tokens, which `child` begins with; False if groups cannot."""
         shared = min(computed, len(child.token_ids) - 1)
         # A copy of the last block would be one more than a parent with reserved blocks has reserved.
         if shared <= 0 or not parent.block_tables or parent.reserved:
@@ -205,13 +199,16 @@ class KVMemory:
         ]
 
     def forget(self, state: RequestState) -> None:
-        """Remove the blocks that a request computed from the prefix cache, because they may be wrong.
-
-        Blocks that the request itself got from the prefix cache are right, and stay.
-        """
+        """Remove the blocks that a request computed, as they may be wrong, from the prefix cache; its hits stay."""
         for pool in self.pools:
             for digest in state.block_hashes:
                 pool.forget(digest, state.request_id)
+
+    def forget_all(self) -> None:
+        """Remove all blocks from the prefix cache, even while requests use them."""
+        for pool in self.pools:
+            for known in list(pool.cache.known.values()):
+                pool.forget(known.digest, known.owner)
 
     def check_integrity(self, requests: Sequence[RequestState]) -> None:
         """Raise RuntimeError unless pools, block tables and reservations agree on every block."""

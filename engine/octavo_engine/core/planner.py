@@ -215,6 +215,7 @@ class Planner:
         self.counters.recomputed_tokens += max(0, state.computed_before - state.computed)
         state.computed_before = 0
         self.running.add(state)
+        state.began = self._steps + 1
         asked, row, length = state.request, state.row, state.prompt_len
         more = asked.sampling, asked.pooled, asked.adapter, asked.second_text
         builder.new_rows[state] = NewRow(row, state.request_id, tuple(state.token_ids), length, *more)

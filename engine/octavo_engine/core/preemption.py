@@ -42,8 +42,5 @@ def _loss(state: RequestState) -> tuple[int, float, str]:
 
 
 def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:
-    """Return True if swapping `blocks` out and in takes less time than computing `tokens` again, by measured rates.
-
-    Tokens that a later prefix cache hit could save are not counted.
-    """
+    """Return True if swapping `blocks` out and in is quicker than computing `tokens` again, without cache hits."""
     return blocks * block_seconds < tokens * token_seconds

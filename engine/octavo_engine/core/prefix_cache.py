@@ -19,10 +19,7 @@ from octavo_engine.core.request_state import RequestState
 
 
 def root_hash(salt: str, adapter: str = "", *, long_context: bool = False) -> bytes:
-    """Return the hash that a request's chain begins with.
-
-    Lengths are hashed too, so no two pairs of adapter and salt give the same bytes.
-    """
+    """Return the first hash of a chain. Lengths are in it, so no two pairs of adapter and salt give the same bytes."""
     return sha256(f"{'long' * long_context}{len(adapter)}:{adapter}{len(salt)}:{salt}".encode()).digest()
 
 

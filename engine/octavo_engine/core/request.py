@@ -52,4 +52,5 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     TIMEOUT = "timeout"
     ERROR = "error"
+    MEMORY = "memory"  # the device had no memory for it, twice
     INVALID = "invalid"  # nothing failed in the engine: the request cannot be carried out

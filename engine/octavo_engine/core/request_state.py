@@ -73,6 +73,8 @@ class RequestState:
     short_end: int = maxsize  # tokens after which it is recomputed as a long sequence
     swapped: SwappedTokens | None = None
     preemptions: int = 0
+    began: int = 0  # the last step in which it was given a row
+    lost: bool = False  # whether a step could not compute it
     computed_before: int = 0  # tokens that were computed before its last preemption
     skipped: int = 0  # requests that were admitted ahead of it because too few blocks were free for it
     charged: int = 0  # tokens of its answer that its tenant has paid for

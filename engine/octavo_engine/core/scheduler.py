@@ -8,7 +8,7 @@ be freed and taken again in between: the device runs steps in order. docs/concep
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from octavo_engine.core.kv_memory import KVMemory
@@ -18,7 +18,7 @@ from octavo_engine.core.proposer import Proposer
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
-from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan, StepResult
+from octavo_engine.core.step import RequestOutput, RowError, StepOutputs, StepPlan, StepResult
 
 
 class Scheduler:
@@ -109,8 +109,8 @@ class Scheduler:
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> StepOutputs:
         """Take in the oldest launched step's results; return the outputs for each request's client."""
+        outputs = StepOutputs(events=self._take_back(plan.step, result.lost) if result.lost else [])
         requests = self._launched.popleft()
-        outputs = StepOutputs()
         ids, tokens = outputs.request_ids, outputs.token_ids
         events = {*result.logprobs, *result.errors, *plan.drafts, *range(len(plan.decode_rows), len(requests))}
         for index, (state, token) in enumerate(zip(requests, result.token_ids, strict=True)):
@@ -127,6 +127,26 @@ class Scheduler:
             self._propose(requests, self.proposer)
         self._observe(plan, result, now)
         return outputs
+
+    def _take_back(self, step: int, lost: Mapping[str, RowError]) -> list[RequestOutput]:
+        """Queue lost requests again, and those begun after `step`, which may share lost blocks; end the twice lost."""
+        ends: list[RequestOutput] = []
+        if all(name in self._requests and self._requests[name].began > step for name in lost):
+            return ends  # an earlier step lost them already, and they have begun again
+        for state in list(self._requests.values())[::-1]:
+            late, failure = state.began > step, lost.get(state.request_id)
+            if failure is not None and not late and state.lost:
+                ends.append(self._finish(state, failure[0], error=failure[1]))
+            elif failure is not None or late:
+                state.lost = state.lost or not late
+                if state.status is Status.RUNNING:
+                    self.planner.requeue(state)
+                self.memory.swap.drop(state)
+                ended = replace(state, final_len=0, finish_reason=FinishReason.ABORT)  # for its tokens in flight
+                self._launched = deque([ended if r is state else r for r in plan] for plan in self._launched)
+                state.in_flight = 0
+        self.memory.forget_all()
+        return ends
 
     def _event(self, state: RequestState, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
         """Return a request's output that is more than one token; `token`, the first, is in `token_ids` already."""
@@ -176,10 +196,7 @@ class Scheduler:
         return state.output(error)
 
     def expected_seconds(self, plan: StepPlan) -> float:
-        """Predict a step's duration in seconds from earlier steps; 0 while nothing is known.
-
-        Draft tokens count as prompt tokens.
-        """
+        """Predict the seconds of a step, whose drafts count as prompt tokens, from earlier ones; 0 if there is none."""
         return self.planner.cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
 
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:

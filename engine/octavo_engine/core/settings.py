@@ -44,10 +44,7 @@ class SchedulerSettings:
 
 @dataclass
 class StepLimits:
-    """Limits on running requests and on prefill tokens in a step; in this class they are the settings' bounds.
-
-    The subclass in `engine.adaptive_limits` adjusts its limits by the latencies that the scheduler reports here.
-    """
+    """Limits of a step, here the settings' bounds. `engine.adaptive_limits` adjusts them by the latencies reported."""
 
     running_limit: int  # requests that may run at once; a lower limit stops none that already run
     chunk_limit: int  # prefill tokens that a step may hold

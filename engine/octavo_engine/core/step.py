@@ -114,6 +114,8 @@ class StepResult:
     errors: dict[int, RowError] = field(default_factory=dict)  # by index: only these requests end
     seconds: float = 0.0
     prompts: dict[int, PromptOutput] = field(default_factory=dict)  # by index: what the row's prompt gave
+    lost: dict[str, RowError] = field(default_factory=dict)
+    """By id: requests of the plan that were not computed, and their ends if it is not the first time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,28 +123,39 @@ class PromptOutputs:
     def read(self, reads: Sequence[PromptRead], sampled: Tensor, hidden: Tensor) -> dict[int, PromptReadback]:
         """Use the hidden states [sum of counts, hidden] of `reads`; return the complete outputs by `result` index.
 
+        Nothing is noted before all is computed, so that the step can be computed again after an error.
+
         `sampled` [C, hidden] are the last hidden states of the chunks that sample.
         """
         complete: dict[int, PromptReadback] = {}
+        noted: dict[int, _Pending] = {}
         for read, states in zip(reads, torch.split(hidden, [read.count for read in reads]), strict=True):
             pending = self._rows[read.row]
+            parts, vector = pending.parts, pending.vector
             if pending.top is not None:
-                pending.parts += self._scores(pending.top, read, states[: max(0, pending.prompt_len - 1 - read.start)])
+                scored = states[: max(0, pending.prompt_len - 1 - read.start)]
+                parts = parts + self._scores(pending.top, read, scored)
             if pending.pooled:
-                self._pool(pending, states)
+                vector = self._pool(vector, states)
+            noted[read.row] = pending = replace(pending, parts=parts, vector=vector)
             if read.result is not None:
                 pooled = self._pooled(pending, sampled[read.result]) if pending.pooled else None
                 complete[read.result] = PromptReadback(pending.top, pending.parts, pooled)
-                del self._rows[read.row]
+        self._rows |= noted
+        self.forget(read.row for read in reads if read.result is not None)
         return complete
 
-    def _pool(self, pending: _Pending, hidden: Tensor) -> None:
-        """Add the hidden states [count, hidden] of a chunk to the prompt's pooled vector."""
+    def forget(self, rows: Iterable[int]) -> None:
+        """Note that the requests in `rows` ask for no more outputs."""
+        for row in rows:
+            self._rows.pop(row, None)
+
+    def _pool(self, vector: Tensor | None, hidden: Tensor) -> Tensor | None:
+        """Return a prompt's pooled vector so far with the hidden states [count, hidden] of its next chunk."""
         if self._pooling == "mean":
             total = self._decoder.before_mean(hidden).float().sum(0)
-            pending.vector = total if pending.vector is None else pending.vector + total
-        elif self._pooling == "cls" and pending.vector is None:
-            pending.vector = hidden[0].float()
+            return total if vector is None else vector + total
+        return hidden[0].float() if self._pooling == "cls" and vector is None else vector
 
     def _pooled(self, pending: _Pending, last: Tensor) -> ToHost:
         """Return the pooled output of a prompt, given `last` [hidden], the hidden state of its last token."""

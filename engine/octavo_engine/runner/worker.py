@@ -30,7 +30,7 @@ from octavo_engine.runner.graphs import (
     mixed_sequences,
     padding_inputs,
 )
-from octavo_engine.runner.inputs import GatheredStep, gather_inputs
+from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, has_finite_vector, with_read_tokens
@@ -39,10 +39,19 @@ from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampler import Sampled, parts, sample
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.step_parts import compute_in_parts
 from octavo_engine.runner.timer import StepTimer
 from octavo_engine.runner.verify import verify_drafts
 
 log = logging.getLogger(__name__)
+
+_MOST_WITHOUT_MEMORY = 2
+"""The most requests in a row for which there may be no memory even alone: with one more, the device is not usable."""
+_NO_MEMORY: RowError = (
+    FinishReason.MEMORY,
+    "the device had no memory to compute this request, neither at first nor when it was tried again; if that happens "
+    "often, lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class ForwardedStep:
     """The logits [R, vocab] of all sampled places; None if no place is sampled."""
     prompts: dict[int, PromptReadback] = field(default_factory=dict)
     """The outputs of prompts, by index among the rows that sample."""
+    lost: dict[str, RowError] = field(default_factory=dict)
+    """As in `StepResult`; their logits, if they sample, are zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,8 @@ class LaunchedStep:
     """The errors of places that could not be sampled, by index; `samples` has a placeholder for each."""
     prompts: dict[int, PromptReadback]
     """The outputs of prompts, by index among the rows that sample."""
+    lost: dict[str, RowError] = field(default_factory=dict)
+    """As in `StepResult`."""
 
 
 class Worker:
@@ -103,6 +116,8 @@ class Worker:
         self._adapter_graphs: StepGraphs | None = None
         """The graphs of steps in which any token has an adapter."""
         self._prompts = PromptOutputs(decoder, table, pooling)
+        self._without_memory: set[str] = set()
+        """The requests for which there was no memory even alone since any other was computed."""
 
     @torch.inference_mode()
     def capture(
@@ -146,7 +161,7 @@ class Worker:
         self._graphs = graphs
 
         def eager(inputs: StepInputs) -> Tensor:
-            return self._decoder.logits(self._hidden(inputs))
+            return self._decoder.logits(self._decoder(inputs, self._attention(inputs)))
 
         right = graphs_match_eager(graphs.mixed(), plan, self._table, eager, compares=ranks.shard.rank == 0)
         if not ranks.alone:
@@ -172,8 +187,11 @@ class Worker:
         self._adapters.write(write)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute one step and wait for it."""
-        return self.finish(self.launch(plan))
+        """Compute one step and wait for it; OutOfMemoryError if there is no memory for one of its requests."""
+        result = self.finish(self.launch(plan))
+        if result.lost:
+            raise torch.OutOfMemoryError(f"there is no memory for a step of {plan.num_tokens} tokens")
+        return result
 
     def launch(self, plan: StepPlan, masks: Masks = NO_MASKS) -> LaunchedStep:
         """Call `forward` and `sample` one after the other."""
@@ -190,12 +208,13 @@ class Worker:
             return ForwardedStep(plan, timer)
         slots = [] if self._adapters is None else self._adapters.begin(plan)
         graph = self._graph_for(plan, with_adapters=bool(slots))
-        step = gather_inputs(plan, self._table, None if graph is None else graph.inputs)
-        if self._adapters is not None:
-            self._adapters.use(slots) if graph is None else self._adapters.fill_graph(slots)
         if graph is None:
-            return self._forwarded(plan, timer, step)
+            return self._forwarded(plan, timer)
+        step = gather_inputs(plan, self._table, graph.inputs)
+        if self._adapters is not None:
+            self._adapters.fill_graph(slots)
         graph.replay()
+        self._without_memory.clear()
         samples = len(step.sampled.rows)
         return ForwardedStep(plan, timer, step.sampled, graph.logits[:samples] if samples else None)
 
@@ -212,7 +231,7 @@ class Worker:
                 samples, errors = self._sample(logits, sampled)
             self._share_tokens(sampled)
         step.timer.stop()
-        return LaunchedStep(step.plan, step.timer, samples, errors, step.prompts)
+        return LaunchedStep(step.plan, step.timer, samples, errors, step.prompts, step.lost)
 
     def finish(self, launched: LaunchedStep) -> StepResult:
         """Wait until the device has computed a launched step, and return its results."""
@@ -229,6 +248,8 @@ class Worker:
         result = StepResult(plan.step, token_ids, logprobs=logprobs, errors=errors, seconds=seconds)
         if plan.drafts:
             result = verify_drafts(result, plan.drafts)
+        if launched.lost:
+            result = replace(result, lost=launched.lost)
         if not launched.prompts:
             return result
         prompts = {index: readback.read() for index, readback in launched.prompts.items()}
@@ -240,36 +261,75 @@ class Worker:
         graphs = self._adapter_graphs if with_adapters else self._graphs
         return None if graphs is None or self._prompts.reads(plan) else graphs.graph_of(plan)
 
-    def _forwarded(self, plan: StepPlan, timer: StepTimer, step: GatheredStep) -> ForwardedStep:
-        """Run the forward pass of a step eagerly, and begin to read the outputs of its prompts."""
+    def _forwarded(self, plan: StepPlan, timer: StepTimer) -> ForwardedStep:
+        """Run a step's forward pass eagerly; if the device has no memory for it, again, and then in parts.
+
+        Each attempt writes the same KV blocks again. Recurrent states may have been advanced by the first attempt, so
+        with them all requests of the step are lost, and are computed again from their beginning. Other ranks wait in an
+        all-reduce, so with them the error ends the engine.
+        """
+        try:
+            sampled, logits, prompts = self._computed(plan)
+            self._without_memory.clear()
+            return ForwardedStep(plan, timer, sampled, logits, prompts)
+        except torch.OutOfMemoryError as error:
+            if not self._decoder.ranks.alone:
+                raise
+            log.warning("no memory for %d tokens, they are computed again: %s", plan.num_tokens, error)
+        return self._in_parts(plan, timer)
+
+    def _in_parts(self, plan: StepPlan, timer: StepTimer) -> ForwardedStep:
+        """Compute what the device has memory for; the other requests are lost."""
+        sampled = gather_inputs(plan, self._table).sampled
+        shape = len(sampled.rows), self._decoder.spec.vocab_size
+        logits = torch.zeros(shape, dtype=self._decoder.logits_dtype, device=self._table.device)
+        step = ForwardedStep(plan, timer, sampled, logits if sampled.rows else None)
+        if any(group.states for group in self._cache.groups):
+            self._lose(step, plan)
+            return step
+        places = rows = 0
+        for part, computed in compute_in_parts(plan, self._computed):
+            if computed is None:
+                self._lose(step, part)
+            else:
+                self._without_memory.clear()
+                some, part_logits, prompts = computed
+                if part_logits is not None:
+                    logits[places : places + len(some.rows)] = part_logits
+                step.prompts.update({rows + index: readback for index, readback in prompts.items()})
+            samples = sum(chunk.samples for chunk in part.chunks)
+            places += part.num_decode_tokens + samples
+            rows += len(part.decode_rows) + samples
+        return step
+
+    def _lose(self, step: ForwardedStep, part: StepPlan) -> None:
+        """Note that a part's requests are not computed; raise OutOfMemoryError if that has happened too often."""
+        rows = [*part.decode_rows, *(chunk.row for chunk in part.chunks)]
+        self._prompts.forget(rows)
+        names = [self._table.request_id(row) for row in rows]
+        step.lost.update(dict.fromkeys(names, _NO_MEMORY))
+        self._without_memory.add(names[0])
+        log.error("no memory for %d tokens of %d requests: they are lost", part.num_tokens, len(rows))
+        if len(self._without_memory) > _MOST_WITHOUT_MEMORY:
+            count = len(self._without_memory)
+            raise torch.OutOfMemoryError(f"the device is out of memory: {count} requests in a row found none")
+
+    def _computed(self, plan: StepPlan) -> tuple[SampledRows, Tensor | None, dict[int, PromptReadback]]:
+        """Compute a plan's rows, whose changes the state table has, and begin to read the outputs of prompts.
+
+        Returns the places to sample, their logits [R, vocab] (None if no place is sampled), and the outputs of prompts
+        by index among the rows that sample. After an error it can be called again.
+        """
+        if self._adapters is not None:
+            self._adapters.use(self._adapters.begin(plan))
+        step = gather_inputs(plan, self._table)
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_read_tokens(step.inputs, reads) if reads else step.inputs
-        hidden = self._hidden(inputs)
+        hidden = self._decoder(inputs, self._attention(inputs))
+        logits = self._decoder.logits(hidden[:samples]) if samples else None
         of_chunks, more = hidden[plan.num_decode_tokens : samples], hidden[samples:]
         complete = self._prompts.read(reads, of_chunks, more) if reads else {}
-        prompts = {len(plan.decode_rows) + index: readback for index, readback in complete.items()}
-        logits = self._decoder.logits(hidden[:samples]) if samples else None
-        return ForwardedStep(plan, timer, step.sampled, logits, prompts)
-
-    def _hidden(self, inputs: StepInputs) -> Tensor:
-        """Return the hidden states of a step; retry once if the device's memory is exhausted for a moment.
-
-        The retry writes the same KV blocks again. With recurrent states, which the first attempt may have advanced, or
-        with other ranks, which wait in an all-reduce, there is no retry and the error ends the engine.
-        """
-
-        def compute() -> Tensor:
-            hidden: Tensor = self._decoder(inputs, self._attention(inputs))
-            return hidden
-
-        try:
-            return compute()
-        except torch.OutOfMemoryError as error:
-            if any(group.states for group in self._cache.groups) or not self._decoder.ranks.alone:
-                raise
-            log.warning("no memory for %d tokens, they are computed again: %s", len(inputs.token_ids), error)
-        torch.cuda.empty_cache()
-        return compute()
+        return step.sampled, logits, {len(plan.decode_rows) + index: found for index, found in complete.items()}
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
         self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
@@ -313,7 +373,7 @@ class Worker:
         try:
             together = parts(sampled, self._table, logits.device)
             return [self._sample_together(logits[part], sampled.part(part)) for part in together], {}
-        except (torch.OutOfMemoryError, torch.AcceleratorError):
+        except torch.AcceleratorError:
             raise  # the device's state is unknown
         except Exception:
             log.exception("sampling %d rows together failed; sampling each of them alone", len(sampled.rows))

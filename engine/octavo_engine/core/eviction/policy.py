@@ -15,8 +15,7 @@ class EvictionPolicy(ABC):
         self.ranks: dict[int, float] = {}
         """The unused blocks, each with its rank."""
         self._blocks: dict[float, OrderedDict[int, None]] = {}
-        """The blocks of each rank; there are few ranks, as blocks used equally often, or by equally important requests,
-        share one."""
+        """The blocks of each rank. There are few ranks, as blocks of equal use, or of equal importance, share one."""
         self.last_rank = 0.0  # rank of the block that was evicted last, cold ones aside
 
     @abstractmethod

@@ -67,10 +67,7 @@ class GroupMemory:
     def cache_blocks(
         self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request, *, wanted: bool
     ) -> None:
-        """Put the full blocks from `first` on, which `owner` computed, into the prefix cache under their hashes.
-
-        `wanted`: other requests are expected to go on from exactly `computed` tokens.
-        """
+        """Cache the blocks from `first` on, which `owner` computed; `wanted`: others go on from `computed` tokens."""
         for index in range(first, len(hashes)):
             if table[index] != NO_BLOCK:
                 self.pool.cache.insert(hashes[index], table[index], owner)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.core.request import FinishReason, PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.server.errors import APIError, shutting_down
+from octavo_engine.server.errors import APIError, shutting_down, unavailable
 from octavo_engine.server.generation.times import out_of_time
 from octavo_engine.server.preparation.prepared import TextOptions
 from octavo_engine.server.telemetry.metrics import Metrics, Outcome
@@ -18,7 +18,13 @@ from octavo_engine.server.telemetry.tracing import SequenceTimes
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer
 
-_FAILURES = (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR, FinishReason.INVALID)
+_FAILURES = (
+    FinishReason.ABORT,
+    FinishReason.TIMEOUT,
+    FinishReason.ERROR,
+    FinishReason.MEMORY,
+    FinishReason.INVALID,
+)
 
 
 @dataclass(slots=True)
@@ -130,6 +136,10 @@ class Sequence:
                 return out_of_time("deadline_exceeded" if self.begun else "queue_timeout")
             case FinishReason.ABORT:
                 return shutting_down()
+            case FinishReason.MEMORY:
+                error = unavailable(str(output.error), "out_of_memory_retry", 1)
+                error.headers["X-Should-Retry"] = "false"  # the engine has tried it twice
+                return error
             case FinishReason.INVALID:
                 return APIError(400, f"the request cannot be answered: {output.error}", code="not_answerable")
         return APIError(
