@@ -11,6 +11,7 @@ series of one server have to stay flat: slopes are fitted to their least values 
 hundreds of connections for a moment. The first minutes of a server's life are not judged, because caches fill and each
 kind of attack happens for the first time; the page says which minutes of which server are judged. With `--one-server`
 no engine is ended: each attack runs once as a warm-up, and then a single server has to stay flat for all the minutes.
+With `--only kill --users 64 --pause 4` engines are ended one after the other, at any step of 64 streams.
 """
 
 from __future__ import annotations
@@ -194,6 +195,7 @@ class Soak:
 
     async def _disturb(self, serving: Serving, life: Life) -> None:
         weights = _DISTURBANCES | ({"kill": 0} if self.args.one_server else {})
+        weights = {self.args.only: 1} if self.args.only else weights
         name = self.chance.choices(tuple(weights), tuple(weights.values()))[0]
         if name != "attack":
             self._recorder.begin_event(name)
@@ -364,6 +366,7 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--pause", type=float, default=20, help="seconds between two events")
     parser.add_argument("--one-server", action="store_true", help="run each attack once first, and end no engine")
+    parser.add_argument("--only", choices=tuple(_DISTURBANCES), help="the one kind of disturbance, such as kill")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds of each attack before that; 0: none")
     parser.add_argument("--name", default="soak", help="of the result files, after the date")
     soak = Soak(parser.parse_args())
