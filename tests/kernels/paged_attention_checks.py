@@ -222,7 +222,7 @@ def all_pairs(grid: dict[str, list[object]]) -> list[dict[str, object]]:
 
 def _a_long_context_among_many(device: torch.device) -> None:
     """Check that it is cut although there are many sequences, and that the lengths of others change no digit of it."""
-    lens = (*((1, 1 + s % 40) for s in range(129)), (1, 2100))
+    lens = (*((1, 1 + s % 40) for s in range(129)), (1, 6300))
     step = make_step(Case(lens, dtype=torch.float32), device)
     (launch,) = step.launches()
     output = step.attend((launch,))
@@ -235,7 +235,7 @@ def _a_long_context_among_many(device: torch.device) -> None:
 
 def _programs_share_a_list(device: torch.device) -> None:
     """Check that three programs compute 17 segments of two KV heads, digit by digit as one program for each does."""
-    step = make_step(Case(((1, 300), (3, 64), (1, 500), (2, 129)), kv_heads=2), device)
+    step = make_step(Case(((1, 600), (3, 64), (1, 1000), (2, 390)), kv_heads=2), device)
     launch = PagedSequences(*_tensors(step), num_tokens=7, max_query_len=3)
     listed = step.split(launch).listed
     assert listed is not None and listed[: int(listed[0]) + 1].tolist() == [
@@ -286,6 +286,14 @@ def _as_many_programs_share_a_list_as_have_registers(device: torch.device) -> No
     ):
         step = make_step(case, device)
         assert step.split(_sequences(step, 49)).programs == programs, case
+
+
+def _segments_fill_whole_turns(device: torch.device) -> None:
+    """Check that equally long contexts of 8 KV heads are cut so that all 384 programs end together, or not at all."""
+    step = make_step(Case(((1, 4096),), kv_heads=8, head_dim=64), device)
+    for sequences, segments in ((8, 6), (16, 3), (32, 1), (64, 2)):
+        listed = step.split(_sequences(step, sequences)).listed
+        assert listed is not None and int(listed[0]) == sequences * segments, sequences
 
 
 def _sequences(step: Step, count: int) -> PagedSequences:
@@ -392,7 +400,7 @@ def _replayed_with_other_contexts(device: torch.device) -> None:
 
 
 def _company_changes_no_digit(device: torch.device) -> None:
-    """Check that a context's segments depend on its length alone, not on the block table's width or other rows."""
+    """Check that a context's segments depend on its length and a step's tokens, not on its table or on other rows."""
     step = make_step(Case(((1, 1000), (1, 130), (1, 64)), dtype=torch.float32), device)
     (launch,) = step.launches()
     together = step.attend((launch,))
@@ -401,7 +409,6 @@ def _company_changes_no_digit(device: torch.device) -> None:
         block_table=launch.block_table[1:2, : 130 // 16 + 1],
         cu_query_lens=launch.cu_query_lens[1:3],
         context_lens=launch.context_lens[1:2],
-        num_tokens=1,
     )
     assert torch.equal(step.attend((alone,))[1], together[1])
 
@@ -472,6 +479,7 @@ CHECKS = [
     Check("replayed_with_other_contexts", _replayed_with_other_contexts),
     Check("company_changes_no_digit", _company_changes_no_digit),
     Check("sinks_take_all_or_nothing", _sinks_take_all_or_nothing),
+    Check("segments_fill_whole_turns", _segments_fill_whole_turns),
     Check("segments_end_with_the_window", _segments_end_with_the_window),
     Check("what_has_left_the_window_is_not_read", _what_has_left_the_window_is_not_read),
     *(
@@ -492,7 +500,7 @@ _TYPES = (
     | dict.fromkeys(("partial_maxima", "partial_totals"), "*fp32")
     | dict.fromkeys(("block_table", "cu_query_lens", "context_lens"), "*i32")
     | dict.fromkeys(("query_stride", "query_head_stride", "output_stride", "output_head_stride"), "i32:16")
-    | dict.fromkeys(("num_seqs", "table_stride", "one_query", "most", "least"), "i32")
+    | dict.fromkeys(("num_seqs", "table_stride", "one_query", "most", "least", "shares"), "i32")
     | dict.fromkeys(("scale", "value_scale"), "fp32")
 )
 _VECTORS = "LDGSTS.E.BYPASS.128"
@@ -530,6 +538,7 @@ def _build(
         "ALIBI": case.alibi or "none",
         "ROWS": tile.rows,
         "TILE_TOKENS": tile.tokens,
+        "AT_A_TIME": 384 if tile.one_tile else 128,
         "MAX_SEGMENTS": max_segments(8),
     }
     limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass, "max_loop": {"all": loop}}
@@ -548,6 +557,7 @@ _REDUCE = {
     "COLUMNS": 128,
     "WINDOW": 0,
     "TILE_TOKENS": 64,
+    "AT_A_TIME": 384,
 }
 _WIDE = ("LDG.E.128",)
 _reduce = partial(
@@ -587,9 +597,9 @@ BUILDS = [
         "list_segments",
         list_segments_kernel,
         {n: _TYPES[n] for n in list_segments_kernel.arg_names if n in _TYPES},
-        {"WINDOW": 0, "TILE_QUERIES": 4, "TILE_TOKENS": 64, "MAX_SEGMENTS": 16, "LANES": 512},
+        {"AT_A_TIME": 384, "WINDOW": 0, "TILE_QUERIES": 4, "TILE_TOKENS": 64, "MAX_SEGMENTS": 16, "LANES": 512},
         max_registers=64,
         max_shared=4096,
-        max_loop={"all": 376},
+        max_loop={"all": 480},  # two divisions find how many segments fill whole turns
     ),
 ]

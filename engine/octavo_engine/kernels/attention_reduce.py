@@ -61,6 +61,7 @@ def store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, su
         "one_query",
         "most",
         "least",
+        "shares",
     ]
 )
 def attention_reduce_kernel(
@@ -72,14 +73,16 @@ def attention_reduce_kernel(
     context_lens,  # [S]
     num_seqs,
     one_query,  # whether each sequence has at most one query token
-    most,  # segments of a context
-    least,  # tiles of a segment
+    most,  # as in ContextSplit
+    least,
+    shares,
     output_stride,
     output_head_stride,
     NUM_HEADS: tl.constexpr,
     TILE_QUERIES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PADDED: tl.constexpr,
+    AT_A_TIME: tl.constexpr,
     HEADS: tl.constexpr,  # that one program adds up, a divisor of NUM_HEADS
     COLUMNS: tl.constexpr,  # of these heads, that it adds up
     WINDOW: tl.constexpr,
@@ -99,7 +102,7 @@ def attention_reduce_kernel(
     context_len = tl.load(context_lens + sequence)
     position = context_len - query_len + query // TILE_QUERIES * TILE_QUERIES  # of the tile that it was in
     begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
-    size = segment_size(end - begin, most, least, TILE_TOKENS)
+    size = segment_size(end - begin, (most, least, shares), AT_A_TIME, TILE_TOKENS)
     if (query >= query_len) | (end - begin <= size):
         return  # nothing here, or the one segment there is has written the result
 
@@ -130,11 +133,14 @@ def reduce_segments(
     least: int,
     max_segments: int,
     window: int | None,
+    shares: int = 1,
+    at_a_time: int = 1,
 ) -> None:
     """Add up the segments of every query token into `output` [T, H, D], but of those that have only one.
 
     `cu_query_lens` [S + 1] and `context_lens` [S] are those of the launch, in which a tile had `tile_queries` query
-    tokens, a turn `tile_tokens` cached ones and a segment at least `least` turns. No context has more segments than
+    tokens, a turn `tile_tokens` cached ones and a segment at least `least` turns; `shares` and `at_a_time` are as in
+    ContextSplit, and equal where no number of segments is better than another. No context has more segments than
     `max_segments`, a power of two. `one_query` says that no sequence has more than one query token.
     """
     num_heads, head_dim = output.shape[1:]
@@ -153,11 +159,13 @@ def reduce_segments(
         int(one_query),
         partials.sums.shape[2],
         least,
+        shares,
         *output.stride()[:2],
         NUM_HEADS=num_heads,
         TILE_QUERIES=tile_queries,
         HEAD_DIM=head_dim,
         HEAD_DIM_PADDED=head_dim_padded,
+        AT_A_TIME=at_a_time,
         HEADS=heads,
         COLUMNS=columns,
         WINDOW=window or 0,

@@ -19,11 +19,11 @@ _BUSY = 128
 """The number of programs that keep a device busy (an H100 has 132 multiprocessors)."""
 _MOST_TOKENS = 256
 """Query tokens of a step whose contexts are cut: with more, all others take as long as the longest context."""
-_LEAST_OF_MANY = 1024
-"""Tokens of a segment at least where many sequences decode: partial results are 1 % of what is read then."""
-_SHARED = 3 * _BUSY
-"""Programs that run at a time, three on each multiprocessor. Where few sequences decode, their contexts of 1,024 tokens
-are cut for so many."""
+_LEAST_OF_MANY = 2048
+"""Tokens of a segment at least where many sequences decode. Each segment begins with loads that wait for one another:
+32 contexts of 4,096 tokens took 126 µs whole and 141 in segments of 704 (8 KV heads, H200, 2026-11-28)."""
+_LEAST_OF_A_SHARE = 8
+"""Tokens of a segment at least for each share (a token's KV head): the fewer there are, the more segments they need."""
 _LEAST_OF_CHUNK = 256
 """Tokens of a segment at least for a chunk of a prompt: a tile's partial results are as large as 130 tokens' keys."""
 _LANES = 512
@@ -52,6 +52,10 @@ class ContextSplit:
     """Segments of a context at most; 1: none is cut."""
     least: int
     """Tiles of cached tokens in a segment at least, but in a context's last one."""
+    shares: int
+    """Programs that compute the step if no context is cut, at most `at_a_time`; see `segment_size`."""
+    at_a_time: int
+    """Programs that run at a time."""
     launched: int
     """Segments of a context that there may be in this launch, as its block table or window is long; at most `most`."""
     listed: torch.Tensor | None
@@ -60,6 +64,11 @@ class ContextSplit:
     """Those that share the list, each segment once for every KV head; without one the tiles there may be."""
     few: bool
     """Whether contexts may have `max_segments`; otherwise they have `most_of_many` or are not cut."""
+
+    @property
+    def rule(self) -> tuple[int, int, int]:
+        """What the kernels are given: `most`, `least` and `shares`."""
+        return self.most, self.least, self.shares
 
 
 def max_segments(kv_heads: int) -> int:
@@ -71,13 +80,21 @@ def max_segments(kv_heads: int) -> int:
 
 
 def most_of_many(kv_heads: int) -> int:
-    """Return the most segments of a context where more than `_BUSY` tokens and KV heads are computed in one step."""
+    """Return the most segments of a context where more than `few_tokens` are computed in one step."""
     return max_segments(kv_heads) // 4
+
+
+def few_tokens(kv_heads: int) -> int:
+    """Return with how many tokens of a step a context may have `max_segments`.
+
+    Their results take no more memory than those of `_MOST_TOKENS` with `most_of_many`, or of a busy device's programs.
+    """
+    return max(_BUSY // kv_heads, _MOST_TOKENS // 4)
 
 
 def most_cells(num_heads: int, kv_heads: int, rows: int) -> int:
     """Return how many results of a token, a head and a segment a launch has at most; a chunk's tile has `rows` rows."""
-    few = max(1, _BUSY // kv_heads) * num_heads * max_segments(kv_heads)
+    few = few_tokens(kv_heads) * num_heads * max_segments(kv_heads)
     many = _MOST_TOKENS * num_heads * most_of_many(kv_heads)
     return max(few, many, _BUSY * rows)
 
@@ -120,23 +137,27 @@ def sequence_at(cu_query_lens, place, num_seqs, SIZE: tl.constexpr, ROOM: tl.con
 
 
 @triton.jit
-def segment_size(tokens, most, least, TILE_TOKENS: tl.constexpr):
+def segment_size(tokens, rule, AT_A_TIME: tl.constexpr, TILE_TOKENS: tl.constexpr):
     """Return a segment's tokens: whole tiles, at least `least`, and so many that there are at most `most` segments.
 
     Segments are equally long, but for a tile: programs that share a list take turns, so that short ones between long
-    ones would leave half of the programs idle. So a context is cut only if each segment gets `least` tiles.
+    ones would leave half of the programs idle. So a context is cut only if each segment gets `least` tiles, and into
+    no more segments than fill whole turns if all of the `shares` contexts are as long.
 
     The compiler has to see that it is a multiple of TILE_TOKENS: places in blocks then take no division.
     """
+    most, least, shares = rule
     tiles = tl.cdiv(tokens, TILE_TOKENS)
     segments = tl.maximum(tl.minimum(tiles // least, most), 1)
+    turns = segments * shares // AT_A_TIME
+    segments = tl.where(turns > 0, turns * AT_A_TIME // shares, segments)
     return tl.cdiv(tiles, segments) * TILE_TOKENS
 
 
 @triton.jit
-def segment_range(begin, end, segment, most, least, TILE_TOKENS: tl.constexpr):
+def segment_range(begin, end, segment, rule, AT_A_TIME: tl.constexpr, TILE_TOKENS: tl.constexpr):
     """Return this segment's tokens of begin..end, perhaps none, and whether other segments have tokens too."""
-    size = segment_size(end - begin, most, least, TILE_TOKENS)
+    size = segment_size(end - begin, rule, AT_A_TIME, TILE_TOKENS)
     first = begin + segment * size
     return first, tl.minimum(first + size, end), end - begin > size
 
@@ -147,8 +168,8 @@ def count_segments(
     context_lens,
     sequences,
     real,
-    most,
-    least,
+    rule,
+    AT_A_TIME: tl.constexpr,
     WINDOW: tl.constexpr,
     TILE_QUERIES: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
@@ -159,10 +180,10 @@ def count_segments(
     context_len = tl.load(context_lens + sequences, mask=real, other=0)
     begin, end = visible_range(context_len - query_len, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
     tokens = tl.maximum(end - begin, 1)
-    return tl.where(query_len > 0, tl.cdiv(tokens, segment_size(tokens, most, least, TILE_TOKENS)), 0)
+    return tl.where(query_len > 0, tl.cdiv(tokens, segment_size(tokens, rule, AT_A_TIME, TILE_TOKENS)), 0)
 
 
-@triton.jit(do_not_specialize=["cu_query_lens", "context_lens", "num_seqs", "most", "least"])
+@triton.jit(do_not_specialize=["cu_query_lens", "context_lens", "num_seqs", "most", "least", "shares"])
 def list_segments_kernel(
     listed,  # as in ContextSplit
     cu_query_lens,  # [S + 1]
@@ -170,6 +191,8 @@ def list_segments_kernel(
     num_seqs,
     most,
     least,
+    shares,
+    AT_A_TIME: tl.constexpr,
     WINDOW: tl.constexpr,
     TILE_QUERIES: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
@@ -177,19 +200,19 @@ def list_segments_kernel(
     LANES: tl.constexpr,
 ):
     """One program lists one sequence's segments, behind those of the sequences before it."""
-    sequence = tl.program_id(0)
+    sequence, rule = tl.program_id(0), (most, least, shares)
     lanes = tl.arange(0, LANES)
     before = tl.zeros([LANES], dtype=tl.int32)
     for first in range(0, sequence, LANES):
         others = first + lanes
         before += count_segments(
-            cu_query_lens, context_lens, others, others < sequence, most, least, WINDOW, TILE_QUERIES, TILE_TOKENS
+            cu_query_lens, context_lens, others, others < sequence, rule, AT_A_TIME, WINDOW, TILE_QUERIES, TILE_TOKENS
         )
     start = tl.sum(before, axis=0)
     segments = tl.arange(0, MAX_SEGMENTS)
     here = tl.full([MAX_SEGMENTS], 0, dtype=tl.int32) + sequence
     count = count_segments(
-        cu_query_lens, context_lens, here, segments >= 0, most, least, WINDOW, TILE_QUERIES, TILE_TOKENS
+        cu_query_lens, context_lens, here, segments >= 0, rule, AT_A_TIME, WINDOW, TILE_QUERIES, TILE_TOKENS
     )
     tl.store(listed + 1 + start + segments, here * MAX_SEGMENTS + segments, mask=segments < count)
     if sequence == num_seqs - 1:
@@ -212,13 +235,14 @@ def split_contexts(
     programs at a time: more would only begin when these have ended, with the bandwidth half used.
     """
     num_seqs, tokens, most = len(sequences.context_lens), sequences.num_tokens, max_segments(kv_heads)
-    one_tile, few = sequences.max_query_len <= tile_queries, tokens * kv_heads <= _BUSY
+    one_tile, few = sequences.max_query_len <= tile_queries, tokens <= few_tokens(kv_heads)
+    shares = at_a_time = resident * _BUSY
     if not one_tile:
         # Tiles of one sequence: a graph has room for many, of which most steps have one or two.
         most, least = min(most, max(1, _BUSY // (-(-tokens // tile_queries) * kv_heads))), _LEAST_OF_CHUNK
     else:
-        shares = triton.next_power_of_2(tokens) * kv_heads
-        least = min(_LEAST_OF_MANY, _LEAST_OF_MANY * shares // _SHARED)
+        shares = min(triton.next_power_of_2(tokens) * kv_heads, at_a_time)
+        least = min(_LEAST_OF_MANY, _LEAST_OF_A_SHARE * shares)
         if not few:
             most = most_of_many(kv_heads) if tokens <= _MOST_TOKENS else 1
     least = max(1, least // tile_tokens)
@@ -228,7 +252,7 @@ def split_contexts(
     launched = max(1, min(most, -(-longest // tile_tokens) // least))
     if not one_tile:
         tiles = num_tiles(sequences, tile_queries)
-        return ContextSplit(most, least, launched, None, tiles, few=True)
+        return ContextSplit(most, least, shares, at_a_time, launched, None, tiles, few=True)
     device = sequences.context_lens.device
     listed = torch.empty(1 + num_seqs * launched, dtype=torch.int32, device=device)
     list_segments_kernel[num_seqs,](
@@ -238,14 +262,16 @@ def split_contexts(
         num_seqs,
         most,
         least,
+        shares,
+        AT_A_TIME=at_a_time,
         WINDOW=window or 0,
         TILE_QUERIES=tile_queries,
         TILE_TOKENS=tile_tokens,
         MAX_SEGMENTS=max_segments(kv_heads),
         LANES=_LANES,
     )
-    programs = min(num_seqs * launched * kv_heads, resident * _BUSY)
-    return ContextSplit(most, least, launched, listed, programs, few)
+    programs = min(num_seqs * launched * kv_heads, at_a_time)
+    return ContextSplit(most, least, shares, at_a_time, launched, listed, programs, few)
 
 
 def num_tiles(sequences: PagedSequences, tile_queries: int) -> int:

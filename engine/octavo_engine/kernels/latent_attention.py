@@ -70,7 +70,7 @@ def latent_attention_kernel(
     position = context_len - query_len + number
     begin, end = visible_range(position, 1, context_len, WINDOW, TILE_TOKENS)
     if partial_sums is not None:
-        size = segment_size(end - begin, SEGMENTS, 1, TILE_TOKENS)
+        size = segment_size(end - begin, (SEGMENTS, 1, 1), 1, TILE_TOKENS)
         split = end - begin > size
         begin += segment * size
         if (segment > 0) & (begin >= end):

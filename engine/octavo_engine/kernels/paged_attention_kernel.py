@@ -88,8 +88,7 @@ def attend_segment(
 def attend_own_tile(
     lens,  # of all sequences: where their queries begin, their contexts
     num_seqs,
-    most,  # as in ContextSplit
-    least,
+    rule,  # as in ContextSplit
     results,  # these as in `attend_segment`
     sources,
     scales,
@@ -104,6 +103,7 @@ def attend_own_tile(
     ALIBI: tl.constexpr,
     ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
+    AT_A_TIME: tl.constexpr,
 ):
     """Compute the tile and segment of this program's place in the grid."""
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
@@ -118,10 +118,10 @@ def attend_own_tile(
     segment, cut = 0, False
     if results[1] is not None:
         segment = tl.program_id(2)
-        begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
+        begin, end, cut = segment_range(begin, end, segment, rule, AT_A_TIME, TILE_TOKENS)
         if (segment > 0) & (begin >= end):
             return
-    place, seen = (sequence, first_row, first_query), (segment, begin, end, cut, most)
+    place, seen = (sequence, first_row, first_query), (segment, begin, end, cut, rule[0])
     attend_segment(
         place, (query_len, context_len), seen, results, sources, scales, strides,
         tl.load(cu_query_lens), tl.program_id(1),
@@ -133,8 +133,7 @@ def attend_own_tile(
 def attend_listed(
     lens,  # as in `attend_own_tile`
     listed,
-    most,
-    least,
+    rule,
     results,
     sources,
     scales,
@@ -149,6 +148,7 @@ def attend_listed(
     ALIBI: tl.constexpr,
     ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
+    AT_A_TIME: tl.constexpr,
     MAX_SEGMENTS: tl.constexpr,
 ):
     """Compute this program's share of the list of segments, whose sequences have one tile each.
@@ -165,9 +165,9 @@ def attend_listed(
         first_row = tl.load(cu_query_lens + sequence)
         query_len, context_len = tl.load(cu_query_lens + sequence + 1) - first_row, tl.load(context_lens + sequence)
         begin, end = visible_range(context_len - query_len, ROWS // GROUP, context_len, WINDOW, TILE_TOKENS)
-        begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
+        begin, end, cut = segment_range(begin, end, segment, rule, AT_A_TIME, TILE_TOKENS)
         attend_segment(
-            (sequence, first_row, 0), (query_len, context_len), (segment, begin, end, cut, most),
+            (sequence, first_row, 0), (query_len, context_len), (segment, begin, end, cut, rule[0]),
             results, sources, scales, strides, base, item % KV_HEADS,
             KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, True,
         )  # fmt: skip
@@ -184,6 +184,7 @@ def attend_listed(
         "num_seqs",
         "most",
         "least",
+        "shares",
         "table_stride",
     ]
 )
@@ -204,6 +205,7 @@ def paged_attention_kernel(
     num_seqs,
     most,  # as in ContextSplit
     least,
+    shares,
     scale,  # of the products of queries and keys: times log2(e), or with a softcap divided by it
     value_scale,
     alibi_scale,  # of what is added to scores, times log2(e)
@@ -222,6 +224,7 @@ def paged_attention_kernel(
     ALIBI: tl.constexpr,  # none, exact or rounded
     ROWS: tl.constexpr,  # rows of the query tile
     TILE_TOKENS: tl.constexpr,  # cached tokens in one turn of the loop
+    AT_A_TIME: tl.constexpr,
     MAX_SEGMENTS: tl.constexpr,
 ):
     """Programs compute segments: those that are their share of the list, or the one of their tile."""
@@ -229,15 +232,16 @@ def paged_attention_kernel(
     sources = (query, key_cache, value_cache, block_table, sinks, alibi)
     scales = (scale, value_scale, alibi_scale)
     strides = (query_stride, query_head_stride, output_stride, output_head_stride, table_stride)
-    lens = (cu_query_lens, context_lens)
+    lens, rule = (cu_query_lens, context_lens), (most, least, shares)
     if listed is None:
         attend_own_tile(
-            lens, num_seqs, most, least, results, sources, scales, strides,
+            lens, num_seqs, rule, results, sources, scales, strides,
             KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS,
+            AT_A_TIME,
         )  # fmt: skip
     else:
         attend_listed(
-            lens, listed, most, least, results, sources, scales, strides,
+            lens, listed, rule, results, sources, scales, strides,
             KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS,
-            MAX_SEGMENTS,
+            AT_A_TIME, MAX_SEGMENTS,
         )  # fmt: skip
