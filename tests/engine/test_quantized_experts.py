@@ -170,6 +170,16 @@ def test_experts_that_are_no_complete_groups_are_refused(tmp_path: Path) -> None
         check_alignment(read_spec(ModelFiles("test", directory=tmp_path)), 1)
 
 
+def test_experts_that_only_some_files_have_quantized_are_named(tmp_path: Path) -> None:
+    """The first expert is in floating point."""
+    packed, _ = save_pair(tmp_path, "w4a16_act_order")
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"]["ignore"] = [*ROUTERS, "re:.*experts[.]0[.].*"]
+    (packed / "config.json").write_text(json.dumps(config))
+    blueprint = make_blueprint(read_spec(ModelFiles("test", directory=packed)), torch.float32, Shard(), ON_GPU)
+    assert [mixture.dequantized_from() for mixture in blueprint.mixtures()] == [{"pack-quantized"}] * 2
+
+
 @pytest.mark.parametrize("family", ["Qwen3Moe", "GraniteMoe"], ids=["apart", "in one tensor"])
 def test_experts_that_files_have_in_floating_point_are_not_quantized(
     family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from peak_memory import peak_memory
 from rank_logits import group_logits, logits_of
 
 from octavo_engine.engine.resolved_config import make_blueprint
-from octavo_engine.errors import ConfigurationError
+from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.footprint import weight_bytes
@@ -93,6 +94,15 @@ def test_what_cannot_be_cut_is_reported(changes, size, message, tmp_path):
     spec = read_spec(ModelFiles("test", directory=save(reference_model(**changes), tmp_path)))
     with pytest.raises(ConfigurationError, match=message):
         check_size(spec, size)
+
+
+def test_a_size_that_rounds_to_nothing_is_no_matter_of_ranks(tmp_path):
+    sizes = {"intermediate_size": 64, "block_auto_adjust_ff_dim": True, "block_multiple_of": 1}
+    path = save(reference_model("Lfm2", **sizes, block_ffn_dim_multiplier=1.0), tmp_path)
+    config = json.loads((path / "config.json").read_text()) | {"block_ffn_dim_multiplier": 0.01}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="gives a layer 0 rows"):
+        check_size(read_spec(ModelFiles("test", directory=path)), 1)
 
 
 def test_a_vocabulary_may_end_before_the_ranks_do(tmp_path):

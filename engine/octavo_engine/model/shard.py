@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from octavo_engine.attention.backend import KVGroupSpec
-from octavo_engine.errors import ConfigurationError
+from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.spec import (
     AttentionExpertsSpec,
@@ -159,8 +159,13 @@ def span(part: range, total: int, what: str = "") -> Span:
 
 
 def check_size(spec: ModelSpec, ranks: int) -> None:
-    """Raise ConfigurationError unless there are a query head and a part of each feed-forward for each rank."""
+    """Raise ConfigurationError unless there are a query head and a part of each feed-forward for each rank.
+
+    ModelLoadError if a layer has none at all, as of a size that a family computes from a ratio.
+    """
     for count, what in _counts(spec):
+        if count < 1:
+            raise ModelLoadError(f"config.json gives a layer {count} {what}; it needs one at least")
         if count < ranks:
             raise ConfigurationError(
                 f"--tensor-parallel-size {ranks} is more than the model's {count} {what}, of which each rank needs "

@@ -155,23 +155,27 @@ class MoE(nn.Module):
             return set()
         if self.spec.quantization is not None:
             return {self.spec.quantization.name}
-        numbered = [name for name in self._expert_names() if "{expert}" in name]  # others are in floating point
-        methods = (self.options.stored_by(name.replace("{expert}", "0")) for name in numbered)
+        if "{expert}" not in self._expert_names()[-1]:  # tensors of all experts are in floating point
+            return set()
+        methods = map(self.options.stored_by, self._names_of_all())
         return {method.name for method in methods if method is not UNQUANTIZED}
 
     def _alignment(self, *, needed: bool = False) -> int:
         """Return the multiple in which ranks should divide the experts' intermediate size, or the `needed` one."""
         if self.spec.quantization is not None:
             return self.spec.quantization.alignment
-        names = self._expert_names()
-        experts = range(self.spec.num_experts) if "{expert}" in names[-1] else range(1)
-        of_all = (name.replace("{expert}", str(each)) for each in experts for name in names)
-        return self.options.alignment(*of_all, needed=needed)
+        return self.options.alignment(*self._names_of_all(), needed=needed)
 
     def _expert_names(self) -> tuple[str, ...]:
         """Return the names of gate (where experts have one), up and down, with `{expert}` still to be filled in."""
         roles = ("expert_gate", "expert_up", "expert_down")
         return tuple(self.options.names.of_layer(role, self.layer) for role in roles[not self.spec.gated :])
+
+    def _names_of_all(self) -> Iterator[str]:
+        """Yield the names of all experts' projections, which a checkpoint may store in different ways."""
+        names = self._expert_names()
+        experts = range(self.spec.num_experts) if "{expert}" in names[-1] else range(1)
+        return (name.replace("{expert}", str(each)) for each in experts for name in names)
 
     def _latents(self, hidden: Span, options: LayerOptions) -> tuple[Linear | None, Linear | None]:
         """Return the projections to the experts' input and from their output, which all ranks have in full. As the
