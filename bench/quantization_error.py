@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
@@ -53,7 +53,7 @@ def mean_nll(decoder: Decoder, tokens: Tensor) -> float:
         query_lens_host=(count,),
         context_lens_host=(count,),
     )
-    context = AttentionContext(
+    context = StepContext(
         backend=backend,
         caches=backend.allocate(group, -(-count // BLOCK), BLOCK, decoder.dtype, CPU),
         metadata=(backend.prepare(inputs, 0, BLOCK, group.window),),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.states import allocate_states, prepare_states
 from octavo_engine.attention.token_rows import allocate_rows, prepare_rows
 from octavo_engine.attention.torch_reference import TorchAttention
@@ -124,7 +124,7 @@ class Stepper:
             sequence.computed += count
         inputs = step_inputs(rows, self.block_size, sample, len(self.groups))
         group_of_layer = group_indices(self.groups, states=False)
-        context = AttentionContext(
+        context = StepContext(
             backend=self.backend,
             caches=self.caches,
             metadata=tuple(

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
 from octavo_engine.attention.backend import StepInputs
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels import moe_autotune
@@ -86,10 +86,10 @@ def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[
     one, zero = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
     inputs = StepInputs(zero, zero, torch.tensor([0, 1]).int(), one, (one[None],), (zero,), zero, (1,), (1,))
     caches = backend.allocate(spec.kv_groups[0], 2, 16, torch.bfloat16, CPU)
-    attention = AttentionContext(backend, caches, (backend.prepare(inputs, 0, 16, None),), (0, 0))
+    context = StepContext(backend, caches, (backend.prepare(inputs, 0, 16, None),), (0, 0))
     x, rope = torch.ones(1, 128, dtype=torch.bfloat16), Rope(torch.ones(1, 1, 64), torch.ones(1, 1, 64))
     with torch.no_grad(), Launches(monkeypatch) as launched:
-        decoder.compute.run(decoder.decoder_layers, x, [rope, rope], attention)
+        decoder.compute.run(decoder.decoder_layers, x, [rope, rope], context)
     return launched.names
 
 

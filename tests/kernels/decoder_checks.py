@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels.fp8_activations import Scaling
@@ -166,7 +166,7 @@ def _logits(decoder: Decoder, backend: AttentionBackend, device: torch.device) -
         metadata = tuple(
             backend.prepare(inputs, index, _BLOCK_SIZE, group.window) for index, group in enumerate(groups)
         )
-        hidden = decoder(inputs, AttentionContext(backend, caches, metadata, group_of_layer))
+        hidden = decoder(inputs, StepContext(backend, caches, metadata, group_of_layer))
         found.append(decoder.logits(hidden))
     return torch.cat(found)
 

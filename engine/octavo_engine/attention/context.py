@@ -1,4 +1,4 @@
-"""The attention of a decoder layer between its projections: QK norm, RoPE and the backend."""
+"""What the layers of a step share, and attention between a layer's projections: QK norm, RoPE and the backend."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from octavo_engine.kernels.norm_weights import NormWeights
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionContext:
-    """One step's attention data; all layers share the object."""
+class StepContext:
+    """What all layers of a step share: its attention, caches and states, and what they read of tokens."""
 
     backend: AttentionBackend
     caches: Mapping[int, LayerCache]

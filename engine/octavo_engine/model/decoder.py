@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
@@ -102,25 +102,25 @@ class Decoder(nn.Module):
         self.head = None if head is None else Head(head, spec.hidden_size, self.input.tokens, options)
         self.classifier = None if classifier is None else Classifier(classifier, spec.hidden_size, options)
 
-    def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
+    def forward(self, inputs: StepInputs, context: StepContext) -> Tensor:
         """Return the normalised hidden states of the rows that are sampled, [R, hidden]."""
         x = self.input(inputs.token_ids, inputs.positions, inputs.second_text)
         different = [rope(inputs.positions, inputs.long_context) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:
-            attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
+            context = replace(context, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
         if self.reads_embeddings:
-            attention = replace(attention, embedded=x.clone())
+            context = replace(context, embedded=x.clone())
         if self.reads_tokens:
-            attention = replace(attention, token_ids=inputs.token_ids)
+            context = replace(context, token_ids=inputs.token_ids)
         if self.vectors is not None:
             x = self.vectors.spread(x)
         run = self.compute.run
         if self.lora is not None:
-            attention = replace(attention, adapter_slots=self.lora.slots)
+            context = replace(context, adapter_slots=self.lora.slots)
             # The call that computes all layers finds a token's adapter only by its slot.
             run = one_by_one if self.lora.by_slot else run
-        x = run(self.decoder_layers, x, ropes, attention)
+        x = run(self.decoder_layers, x, ropes, context)
         hidden = x[inputs.token_indices]
         if self.vectors is not None:
             hidden = self.vectors.merged(hidden)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.states import prepare_states
 from octavo_engine.attention.token_rows import prepare_rows
 from octavo_engine.capture import Capture
@@ -161,7 +161,7 @@ class Worker:
         self._graphs = graphs
 
         def eager(inputs: StepInputs) -> Tensor:
-            return self._decoder.logits(self._decoder(inputs, self._attention(inputs)))
+            return self._decoder.logits(self._decoder(inputs, self._context(inputs)))
 
         right = graphs_match_eager(graphs.mixed(), plan, self._table, eager, compares=ranks.shard.rank == 0)
         if not ranks.alone:
@@ -325,20 +325,20 @@ class Worker:
         step = gather_inputs(plan, self._table)
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_read_tokens(step.inputs, reads) if reads else step.inputs
-        hidden = self._decoder(inputs, self._attention(inputs))
+        hidden = self._decoder(inputs, self._context(inputs))
         logits = self._decoder.logits(hidden[:samples]) if samples else None
         of_chunks, more = hidden[plan.num_decode_tokens : samples], hidden[samples:]
         complete = self._prompts.read(reads, of_chunks, more) if reads else {}
         return step.sampled, logits, {len(plan.decode_rows) + index: found for index, found in complete.items()}
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
-        self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
+        self._decoder.logits(self._decoder(inputs, self._context(inputs)), logits)
 
     def _forward_with_adapters(self, adapters: RowAdapters, inputs: StepInputs, logits: Tensor) -> None:
         adapters.use_in_graph(len(inputs.token_ids))
         self._forward(inputs, logits)
 
-    def _attention(self, inputs: StepInputs) -> AttentionContext:
+    def _context(self, inputs: StepInputs) -> StepContext:
         cache = self._cache
         metadata = tuple(
             prepare_states(inputs, index, len(cache.states[group.layers[0]][0]) - 1)
@@ -350,7 +350,7 @@ class Worker:
             else self._backend.prepare(inputs, index, cache.block_size, group.window)
             for index, group in enumerate(cache.groups)
         )
-        return AttentionContext(
+        return StepContext(
             self._backend,
             cache.layers,
             metadata,

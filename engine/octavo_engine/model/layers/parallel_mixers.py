@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor
@@ -43,13 +43,13 @@ class ParallelMixers(nn.Module):
         x: Tensor | Quantized,
         residual: Tensor | None,
         rope: Rope | None,
-        attention: AttentionContext,
+        context: StepContext,
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
         inputs = [values * scale for scale in self.spec.input_scales]
-        attended = summed(self.attention(inputs[0], None, rope, attention)) * self.spec.output_scales[0]
-        product = attended + summed(self.state_mixer(inputs[1], None, None, attention)) * self.spec.output_scales[1]
+        attended = summed(self.attention(inputs[0], None, rope, context)) * self.spec.output_scales[0]
+        product = attended + summed(self.state_mixer(inputs[1], None, None, context)) * self.spec.output_scales[1]
         return product if residual is None else ResidualSum(product, residual)
 
     def tensors(self) -> Iterator[CheckpointTensor]:

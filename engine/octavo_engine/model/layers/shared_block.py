@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
@@ -49,12 +49,12 @@ class SharedBlock(nn.Module):
         self.mlp.gate_up, self.mlp.down = other.mlp.gate_up, other.mlp.down
         self.before_attention, self.before_mlp = other.before_attention, other.before_mlp
 
-    def forward(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope | None, context: StepContext) -> Tensor:
         """Return what is added to x [T, hidden] before the mixer, [T, hidden]."""
-        if attention.embedded is None:
+        if context.embedded is None:
             raise ValueError("layers with a shared block read the tokens' embeddings")
-        both = cast("Tensor", self.before_attention(torch.cat((x, attention.embedded), dim=-1))[0])
-        attended = summed(self.attention(both, None, rope, attention))
+        both = cast("Tensor", self.before_attention(torch.cat((x, context.embedded), dim=-1))[0])
+        attended = summed(self.attention(both, None, rope, context))
         fed = summed(self.mlp(cast("Tensor", self.before_mlp(attended)[0]), None))
         product: Tensor = self.output(fed)
         return product

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded, vector_of_first_rank
@@ -53,7 +53,7 @@ class AttentionExperts(CachedAttention):
         return None
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, context: StepContext
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`."""
         values, count, size = cast("Tensor", x), self.heads.size, self.spec.head_dim
@@ -62,7 +62,7 @@ class AttentionExperts(CachedAttention):
         queries = torch.einsum("th,erh->ter", values, self.query).gather(1, index)
         queries = queries.view(len(values), -1, count, size).transpose(1, 2).flatten(1, 2)
         heads = torch.cat((queries, self.kv(values).view(len(values), 2 * count, size)), dim=1)
-        attended = attention.attend(self.layer, heads, self.variant, rope, None)
+        attended = context.attend(self.layer, heads, self.variant, rope, None)
         attended = attended.view(len(values), count, -1, size).transpose(1, 2).flatten(2)
         weighted = attended * weights.to(attended.dtype)[..., None]
         spread = weighted.new_zeros(len(values), self.spec.num_experts, self.rows.size).scatter_(1, index, weighted)

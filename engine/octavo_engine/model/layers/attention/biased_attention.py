@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized
@@ -52,7 +52,7 @@ class BiasedAttention(CachedAttention):
         self.variant = AttentionVariant(spec.scale)
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, context: StepContext
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         size, kv_heads = self.spec.size, self.kv_heads.size
@@ -65,7 +65,7 @@ class BiasedAttention(CachedAttention):
         wide = F.pad(heads, (0, self.spec.head_dim - size))
         wide[:, : self.heads.size, size] = 1
         wide[:, self.heads.size : -kv_heads, size] = biases / self.spec.scale
-        attended = attention.attend(self.layer, wide, self.variant, None, None)
+        attended = context.attend(self.layer, wide, self.variant, None, None)
         return self.output.add_to(residual, attended[..., :size].flatten(1))
 
     def _biases(self, values: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate_pairs
 from octavo_engine.attention.token_rows import attend_rows, tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
@@ -76,51 +76,51 @@ class CompressedAttention(nn.Module):
         return None
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, context: StepContext
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         values, angles, spec = cast("Tensor", x), cast("Rope", rope), self.spec
         latent, key = self.narrow(values).split((spec.query_rank, spec.head_dim), dim=-1)
         latent = cast("Tensor", self.query_norm(latent.contiguous())[0])
         key = cast("Tensor", self.key_norm(key.contiguous())[0])
-        keys = attention.rows_of(self.layer, "keys")
+        keys = context.rows_of(self.layer, "keys")
         keys.write(rotate_pairs(key[:, None], angles)[:, 0])
         if self.compressor is not None:
-            rows = (attention.rows_of(self.layer, name) for name in ("pending", "compressed"))
+            rows = (context.rows_of(self.layer, name) for name in ("pending", "compressed"))
             self.compressor(values, *rows)
-        index_query = None if self.indexer is None else self.indexer(values, latent, angles, attention)
+        index_query = None if self.indexer is None else self.indexer(values, latent, angles, context)
         query = self.query(latent).view(len(values), self.heads.size, -1)
         query = rotate_pairs(query * _inverse_rms(query, spec.norm.eps), angles)
         attended = torch.empty_like(query)
         for tokens, longest in keys.step.tiles(self._numbers):
-            attended[tokens] = self._attend(query[tokens], index_query, tokens, longest, attention)
+            attended[tokens] = self._attend(query[tokens], index_query, tokens, longest, context)
         attended = rotate_pairs(attended, angles, back=True)
         grouped = attended.view(len(values), self.groups.size, -1).transpose(0, 1)
         grouped = torch.bmm(grouped, self.group_output.transpose(1, 2)).transpose(0, 1)
         return self.output.add_to(residual, grouped.reshape(len(values), -1))
 
     def _attend(
-        self, query: Tensor, index_query: Tensor | None, tokens: slice, longest: int, attention: AttentionContext
+        self, query: Tensor, index_query: Tensor | None, tokens: slice, longest: int, context: StepContext
     ) -> Tensor:
         """Return the result [n, H, D] of the step's `tokens`, none of whose contexts is longer than `longest`."""
-        keys = attention.rows_of(self.layer, "keys")
+        keys = context.rows_of(self.layer, "keys")
         sequence, positions = keys.step.sequence[tokens, None], keys.step.positions[tokens, None]
         back = torch.arange(min(self.spec.window, longest), device=query.device)
         rows = positions - back
         seen, found = rows >= 0, keys.read(sequence, rows.clamp(min=0))
         if self.compressor is not None:
-            compressed = attention.rows_of(self.layer, "compressed")
-            chosen = self._chosen(index_query, tokens, longest, attention)
+            compressed = context.rows_of(self.layer, "compressed")
+            chosen = self._chosen(index_query, tokens, longest, context)
             there = (positions + 1) // compressed.step.rate
             valid = chosen < there
             entries = compressed.read(sequence, chosen.where(valid, 0))
             seen, found = torch.cat((seen, valid), dim=1), torch.cat((found, entries), dim=1)
         return attend_rows(query, found, seen, self.sinks, self.spec.scale)
 
-    def _chosen(self, index_query: Tensor | None, tokens: slice, longest: int, attention: AttentionContext) -> Tensor:
+    def _chosen(self, index_query: Tensor | None, tokens: slice, longest: int, context: StepContext) -> Tensor:
         """Return the compressed keys that the step's `tokens` attend to, if they exist: [n, k] or [1, k] int64."""
         name = "compressed" if self.indexer is None else "index_compressed"
-        rows = attention.rows_of(self.layer, name)
+        rows = context.rows_of(self.layer, name)
         if self.indexer is None or index_query is None:
             return torch.arange(longest // rows.step.rate, device=rows.tensor.device)[None]
         return self.indexer.choose(index_query, tokens, longest, rows)

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate_pairs
 from octavo_engine.attention.token_rows import TokenRows, best_rows
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
@@ -120,9 +120,9 @@ class Indexer(nn.Module):
         method = options.method_of(f"{name}.weights_proj")
         self.weights = Linear(hidden, (heads,), bias=False, options=options, method=method)
 
-    def forward(self, x: Tensor, latent: Tensor, rope: Rope, attention: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, latent: Tensor, rope: Rope, context: StepContext) -> Tensor:
         """Store the keys of x [T, hidden]; returns float32 queries [T, H, D] followed by their weights [T, H, 1]."""
-        rows = (attention.rows_of(self.layer, f"index_{name}") for name in ("pending", "compressed"))
+        rows = (context.rows_of(self.layer, f"index_{name}") for name in ("pending", "compressed"))
         self.compressor(x, *rows)
         query = rotate_pairs(self.query(latent).view(len(x), self.spec.num_heads, -1), rope).float()
         weights = self.weights(x).float() * self.spec.num_heads**-0.5

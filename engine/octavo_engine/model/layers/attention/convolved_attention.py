@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.attention.backend import AttentionVariant
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.fp8_activations import Quantized
@@ -66,10 +66,10 @@ class ConvolvedAttention(CachedAttention):
         return parameter(*shape, dtype=self.options.dtype, device=self.options.device)
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, context: StepContext
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
-        (past, late), step = attention.state(self.layer)
+        (past, late), step = context.state(self.layer)
         rotated = self.query.size + self.key.size
         projected = self.qkv(x)
         heads = torch.cat(
@@ -79,7 +79,7 @@ class ConvolvedAttention(CachedAttention):
             ),
             dim=1,
         )
-        attended = attention.attend(self.layer, heads, self.variant, rope, None)
+        attended = context.attend(self.layer, heads, self.variant, rope, None)
         return self.output.add_to(residual, attended.flatten(1))
 
     def _queries_and_keys(self, projected: Tensor, past: Tensor, step: StateStep) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
@@ -53,7 +53,7 @@ class DifferentialAttention(CachedAttention):
         self.variant = AttentionVariant(spec.scale)
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, context: StepContext
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         size = self.spec.size
@@ -64,7 +64,7 @@ class DifferentialAttention(CachedAttention):
             attending = rotate(attending, rope)
         pairs = torch.cat(values.chunk(2, dim=1), dim=-1)
         together = torch.cat((F.pad(attending, (0, size)), pairs, pairs), dim=1)
-        attended = attention.attend(self.layer, together, self.variant, None, None)
+        attended = context.attend(self.layer, together, self.variant, None, None)
         first, second = attended.chunk(2, dim=1)
         difference = first - self._share() * second
         normed = F.rms_norm(difference, (self.spec.head_dim,), eps=self.spec.eps) * (1 - self.spec.share)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
@@ -142,7 +142,7 @@ class Attention(CachedAttention):
         x: Tensor | Quantized,
         residual: Tensor | None,
         rope: Rope | None,
-        attention: AttentionContext,
+        context: StepContext,
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         heads = self.qkv(x) if self.adapters is None else self.qkv(x) + self.adapters(cast("Tensor", x))
@@ -156,14 +156,14 @@ class Attention(CachedAttention):
             heads, gates = heads[:, : -self.heads.size].contiguous(), heads[:, -self.heads.size :]
         if self.spec.kv_of_layer is not None:
             norm = None if self.query_norm is None else self.query_norm.weights
-            attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
+            attended = context.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         elif not self.spec.causal:
             with_value, kv_heads = self._with_value(heads), self.kv_heads.size
-            attended = attention.attend_both_ways(
+            attended = context.attend_both_ways(
                 with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm, self.distance_terms
             )
         else:
-            attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
+            attended = context.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
         attended = attended[..., : self.value_dim]
         if self.gate is not None:
             gates = self.gate(x)

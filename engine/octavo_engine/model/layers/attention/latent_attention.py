@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.token_rows import tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
@@ -106,7 +106,7 @@ class LatentAttention(CachedAttention):
         return None
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, context: StepContext
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, compressed = self.spec, None if self.compressed is None else self.compressed(x)
@@ -114,14 +114,14 @@ class LatentAttention(CachedAttention):
         adapters = None if self.lora is None else self.lora.of_step()
         query, gate = self._queries(source, rope, adapters)
         if spec.kv_of_layer is not None:
-            attended = attention.attend_again(spec.kv_of_layer, query, self.variant, None, None)
+            attended = context.attend_again(spec.kv_of_layer, query, self.variant, None, None)
         else:
             keys = self._keys(cast("Tensor", compressed)[:, -spec.head_dim :], rope)
             if spec.index is None:
-                attended = attention.attend_prepared(self.layer, query, keys, self.variant)
+                attended = context.attend_prepared(self.layer, query, keys, self.variant)
             else:
-                chosen = self._chosen(x, source, rope, attention)
-                rows = attention.rows_of(self.layer, "latents")
+                chosen = self._chosen(x, source, rope, context)
+                rows = context.rows_of(self.layer, "latents")
                 attended = attend_chosen(query, keys[:, 0], chosen, rows, spec, self.sinks)
         del query  # the largest tensor here, as long as a latent for each head
         values = self._values(attended, adapters)
@@ -153,7 +153,7 @@ class LatentAttention(CachedAttention):
         return values if self.lora is None or adapters is None else added(self.lora.value, values, attended, adapters)
 
     def _chosen(
-        self, x: Tensor | Quantized, source: Tensor | Quantized, rope: Rope | None, attention: AttentionContext
+        self, x: Tensor | Quantized, source: Tensor | Quantized, rope: Rope | None, context: StepContext
     ) -> Tensor:
         """Return the tokens that each query attends to, [T, k] int64: the layer's own choice or an earlier layer's.
 
@@ -161,12 +161,12 @@ class LatentAttention(CachedAttention):
         """
         index = cast("TokenIndexSpec", self.spec.index)
         if self.index is None:
-            return attention.chosen[cast("int", index.of_layer)]
+            return context.chosen[cast("int", index.of_layer)]
         latent = cast("Tensor", source)[:, : self.spec.query_rank].contiguous()
-        rows = attention.rows_of(self.layer, "index")
-        attention.chosen.clear()  # later layers read the last choice alone
-        attention.chosen[self.layer] = self.index(cast("Tensor", x), latent, rope, rows)
-        return attention.chosen[self.layer]
+        rows = context.rows_of(self.layer, "index")
+        context.chosen.clear()  # later layers read the last choice alone
+        context.chosen[self.layer] = self.index(cast("Tensor", x), latent, rope, rows)
+        return context.chosen[self.layer]
 
     def _keys(self, cached: Tensor, rope: Rope | None) -> Tensor:
         """Return what is cached, `cached` [T, latent + rotary] normalised and rotated; [T, 1, latent + rotary]."""

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import (
@@ -200,14 +200,14 @@ class MoE(nn.Module):
         return self.router.input_scaling
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor | None, attention: AttentionContext | None = None
+        self, x: Tensor | Quantized, residual: Tensor | None, context: StepContext | None = None
     ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`. In `attention`, a router with
+        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`. In `context`, a router with
         a table of experts finds the token ids to read it by, and one with a latent that of the layer before."""
         values = cast("Tensor", x)  # as `input_scaling` says
-        token_ids = None if attention is None else attention.token_ids
+        token_ids = None if context is None else context.token_ids
         given = None if self.table is None or token_ids is None else self.table[token_ids].long()
-        latents = [] if attention is None else attention.router_latents
+        latents = [] if context is None else context.router_latents
         chosen, weights = choose(
             self._logits(values, latents), self.spec.router, self.spec.top_k, self.correction, given
         )

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
@@ -148,6 +148,6 @@ class Compute:
         """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""
         self.experts.prepare(experts, top_k)
 
-    def run(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
+    def run(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, context: StepContext) -> Tensor:
         """Run x [T, hidden], which may be overwritten, through all layers; `ropes` has one element for each layer."""
-        return self.runner(layers, x, ropes, attention)
+        return self.runner(layers, x, ropes, context)

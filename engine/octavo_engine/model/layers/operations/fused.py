@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels, packed_words
@@ -109,41 +109,41 @@ class FusedLayers:
         """True if steps of any number of tokens are computed in one call, where weights are plain."""
         return self._most_tokens is None
 
-    def __call__(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
+    def __call__(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, context: StepContext) -> Tensor:
         """Run x [T, hidden] through all layers, in place if they are computed in one call."""
         rope = ropes[0]
         few = len(x) > 0 and (self._most_tokens is None or len(x) <= self._most_tokens)
-        if rope is None or not few or not isinstance(attention.backend, CPUAttention):
-            return one_by_one(layers, x, ropes, attention)
-        fused = self._for(layers, attention)
+        if rope is None or not few or not isinstance(context.backend, CPUAttention):
+            return one_by_one(layers, x, ropes, context)
+        fused = self._for(layers, context)
         if fused is None or (fused.coded and not self._multiplies_codes(fused, len(x))):
-            return one_by_one(layers, x, ropes, attention)
-        return fused(x, rope.cos, rope.sin, attention.metadata, attention.adapter_slots)
+            return one_by_one(layers, x, ropes, context)
+        return fused(x, rope.cos, rope.sin, context.metadata, context.adapter_slots)
 
     def _multiplies_codes(self, fused: CPULayers, tokens: int) -> bool:
         return self._crossovers.multiplies_codes(tokens, interleaved=fused.interleaved)
 
-    def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
+    def _for(self, layers: Sequence[Layer], context: StepContext) -> CPULayers | None:
         """Return layers and caches as the kernels read them, described anew if the caches have changed.
 
         None: the kernels do not support some weight.
         """
-        if self._caches is not attention.caches or self._lacks_adapters(attention):
-            self._layers = self._described(layers, attention)
-            self._caches = attention.caches
+        if self._caches is not context.caches or self._lacks_adapters(context):
+            self._layers = self._described(layers, context)
+            self._caches = context.caches
         return self._layers
 
-    def _described(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
+    def _described(self, layers: Sequence[Layer], context: StepContext) -> CPULayers | None:
         weights = [known for known in (layer.weights() for layer in layers) if known is not None]
         if len(weights) < len(layers):
             return None
-        caches = [attention.caches[layer] for layer in range(len(layers))]
+        caches = [context.caches[layer] for layer in range(len(layers))]
         pairs = [(cache.key, cache.value) for cache in caches]
-        groups = attention.group_of_layer
+        groups = context.group_of_layer
         adapters = [each for each in (layer.adapters() for layer in layers) if each is not None]
         self._has_adapters = bool(adapters)
         return CPULayers(self._kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
 
-    def _lacks_adapters(self, attention: AttentionContext) -> bool:
+    def _lacks_adapters(self, context: StepContext) -> bool:
         """Return True if the layers were described before they had slots for adapters."""
-        return attention.adapter_slots is not None and not self._has_adapters
+        return context.adapter_slots is not None and not self._has_adapters

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
@@ -38,10 +38,10 @@ class RecurrentMixer(nn.Module, ABC):
         x: Tensor | Quantized,
         residual: Tensor | None,
         rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; these have no positions)
-        attention: AttentionContext,
+        context: StepContext,
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
-        state_tensors, step = attention.state(self.layer)
+        state_tensors, step = context.state(self.layer)
         return self.output.add_to(residual, self.mix(self.input(x), state_tensors, step))
 
     @abstractmethod
