@@ -152,7 +152,8 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_grammar_that_fails_gives_an_error_for_its_row_alone api/test_chat.py
             test_failures_of_a_whole_answer test_failures_in_a_stream_are_error_events""",
         "a request is not strict HTTP/1.1: another version than 1.1 or 1.0, folded headers, bare LF, two lengths, "
-        "Content-Length beside Transfer-Encoding, a chunk size beyond 64 bits or none, or a target that begins with"
+        "Content-Length beside Transfer-Encoding, a chunk size beyond 64 bits or none, a Host that is no name or "
+        "address, or a target that begins with"
         " neither `/` nor `http://HOST`":
         """api/test_strict_http.py test_what_proxies_may_read_differently_is_400_and_ends_the_connection""",
         "a body has very many small chunks (more than 1,024 and more than one for each KiB), or a line of more than"
