@@ -35,6 +35,7 @@ from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
+from octavo_engine.model.short_contexts import needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
 from tests.kernels.poison import poisoned
@@ -380,17 +381,20 @@ def test_which_layers_have_a_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "index", "longest"),
-    [("DeepseekV32ForCausalLM", {"index_topk": 10}, 10), ("DeepseekV4ForCausalLM", {"index_topk": 3}, 12)],
+    ("architecture", "most"), [("DeepseekV32ForCausalLM", "index_topk"), ("DeepseekV4ForCausalLM", "index_topk")]
 )
-def test_contexts_in_which_an_indexer_of_few_heads_need_not_choose(
-    architecture: str, index: dict[str, int], longest: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_prompts_whose_indexer_has_few_heads_are_computed_in_one_step(
+    architecture: str, most: str, tmp_path: Path
 ) -> None:
     """Many of its scores are exactly 0, and `topk` takes others of these where a prompt is computed in two steps."""
-    sizes = {**FOUR, **index, "head_dim": 64, "q_lora_rank": 16, "first_k_dense_replace": 4}
-    found = [spec_of(tmp_path, architecture, **sizes, index_n_heads=heads).max_position for heads in (8, 4)]
-    assert found == [FOUR["max_position_embeddings"], longest]
-    assert f"contexts are limited to {longest} tokens" in caplog.text
+    sizes = {**FOUR, "head_dim": 64, "q_lora_rank": 16, "first_k_dense_replace": 4}
+
+    def whole(heads: int, kept: int) -> bool:
+        return needs_whole_prompts(spec_of(tmp_path, architecture, **sizes, index_n_heads=heads, **{most: kept}))
+
+    assert whole(4, 3)
+    assert not whole(8, 3)
+    assert not whole(4, FOUR["max_position_embeddings"]), "the indexer takes all tokens"
 
 
 def test_contexts_in_which_big_bird_attends_to_all_tokens(tmp_path: Path) -> None:

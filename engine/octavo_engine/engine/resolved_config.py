@@ -23,7 +23,7 @@ from octavo_engine.model.layers.operations.device_support import device_support
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.short_contexts import for_contexts
+from octavo_engine.model.short_contexts import for_contexts, needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import CGROUP, usable_cores
@@ -148,7 +148,7 @@ def long_context(spec: ModelSpec) -> LongContext | None:
 
 def longest_context(config: EngineConfig, spec: ModelSpec) -> int:
     """Return the longest context in tokens; prompts that must be computed in one step have to fit into it."""
-    return spec.max_position if spec.causal else min(spec.max_position, config.max_num_batched_tokens)
+    return min(spec.max_position, config.max_num_batched_tokens) if needs_whole_prompts(spec) else spec.max_position
 
 
 def make_blueprint(

@@ -35,6 +35,7 @@ from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
+from octavo_engine.model.short_contexts import needs_whole_prompts
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.cores import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
@@ -229,6 +230,7 @@ def _scheduler(
 ) -> Scheduler:
     # A vector pooled from more than the last token needs every token computed, so nothing may be skipped or restored.
     resumes = pooling.kind == "last" and resolved.spec.causal
+    whole_prompts = needs_whole_prompts(resolved.spec)
     # The casts are safe: a model's kinds of KV groups and the setting's choices are the scheduler's literals.
     memory = KVMemory(
         [
@@ -241,7 +243,7 @@ def _scheduler(
             for group in resolved.spec.kv_groups
         ],
         config.block_size,
-        prefix_caching=config.enable_prefix_caching and resumes,
+        prefix_caching=config.enable_prefix_caching and resumes and not whole_prompts,
         eviction=config.prefix_cache_policy,
         ttl=config.prefix_cache_ttl,
         max_chunk=config.max_num_batched_tokens,
@@ -253,7 +255,7 @@ def _scheduler(
         policy=cast(Any, config.scheduling_policy),
         max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
-        whole_prompts=not resolved.spec.causal,
+        whole_prompts=whole_prompts,
         long_context=long_context(resolved.spec),
     )
     targets = config.target_ttft_p90, config.target_itl_p90

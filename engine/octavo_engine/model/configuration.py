@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,12 +26,9 @@ from octavo_engine.model.pooling import longest_text
 from octavo_engine.model.quantization.select import ONLINE, online
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.safetensors_file import SafetensorsHeader, has_weights, read_headers
-from octavo_engine.model.short_contexts import longest_certain
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec
 from octavo_engine.model.tied_head import with_stored_head
-
-log = logging.getLogger(__name__)
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _QUANTIZATION = "hf_quant_config.json"
@@ -98,21 +94,8 @@ def read_spec(files: ModelFiles) -> ModelSpec:
                 f"{path}: {spec.architecture} cannot generate text, since its attention is bidirectional: each token "
                 "also attends to later ones"
             )
-        return _within_certain_contexts(spec, path)
+        return spec
     return _shortened(spec, longest_text(files))
-
-
-def _within_certain_contexts(spec: ModelSpec, path: Path) -> ModelSpec:
-    """Return `spec` for contexts in which its indexers' choices are certain; a warning says if those are shorter."""
-    certain = longest_certain(spec)
-    if certain is not None and certain < spec.max_position:
-        log.warning(
-            "%s: with so few heads (index_n_heads) an indexer often gives several tokens the same score, and which of "
-            "them it takes is not defined; contexts are limited to %d tokens, of which it takes all (index_topk)",
-            path,
-            certain,
-        )
-    return _shortened(spec, certain)
 
 
 def _shortened(spec: ModelSpec, longest: int | None) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""Short contexts: which models are computed in them alone, and what makes no difference in them."""
+"""What a model's contexts ask of the engine: what makes no difference in short ones, and which prompts stay whole."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ def _without_index(layer: LayerSpec, longest: int | None) -> LayerSpec:
     return replace(layer, mixer=replace(mixer, index=None)) if longest <= mixer.index.kept else layer
 
 
-def longest_certain(spec: ModelSpec) -> int | None:
-    """Return the longest context in which no indexer has to choose between equal scores; None: contexts of any length.
+def needs_whole_prompts(spec: ModelSpec) -> bool:
+    """Return True if a prompt has to be computed in one step, and none of it may come from the prefix cache.
 
-    A token that no head of an indexer matches has the score 0. Of few heads that is true for many tokens, and which of
-    them `topk` takes depends on how many tokens a step computes. transformers then gives other answers with its cache
-    than without.
+    Either its first tokens attend to its last ones, or an indexer has few heads. A token that no head of an indexer
+    matches has the score 0. With few heads that is true for many tokens, and which of them `topk` takes depends on how
+    many tokens a step computes.
     """
-    found = [_longest_certain(layer.mixer) for layer in spec.layers]
-    return min((longest for longest in found if longest is not None), default=None)
+    return not spec.causal or any(_may_tie(layer.mixer, spec.max_position) for layer in spec.layers)
 
 
-def _longest_certain(mixer: Mixer | None) -> int | None:
+def _may_tie(mixer: Mixer | None, longest: int) -> bool:
     if isinstance(mixer, LatentAttentionSpec) and mixer.index is not None:
-        return mixer.index.kept if mixer.index.num_heads < _FEWEST_HEADS else None
+        return mixer.index.num_heads < _FEWEST_HEADS and mixer.index.kept < longest
     compressor = mixer.compressor if isinstance(mixer, CompressedAttentionSpec) else None
-    if compressor is None or compressor.indexer is None or compressor.indexer.num_heads >= _FEWEST_HEADS:
-        return None
-    return compressor.indexer.kept * compressor.rate
+    if compressor is None or compressor.indexer is None:
+        return False
+    return compressor.indexer.num_heads < _FEWEST_HEADS and compressor.indexer.kept * compressor.rate < longest
