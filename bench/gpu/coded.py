@@ -94,8 +94,10 @@ def _coded(method: LinearMethod, device: torch.device, rows: int, columns: int) 
     for name, values in weights.parameters.items():
         if name == "column_groups":
             values.copy_((torch.arange(columns) // 128)[torch.randperm(columns)])
+        elif name == "zero":
+            values.random_(0, 16)
         elif values.is_floating_point():
-            values.uniform_(0.001, 0.02)
+            values.uniform_(0.001, 0.02).copy_(values.half())  # as a checkpoint's scales, which have 16 bits
         else:
             values.random_(1, 127 if values.dtype == torch.int8 else 255)
     size = sum(each.nbytes for each in weights.parameters.values())

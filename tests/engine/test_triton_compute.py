@@ -42,6 +42,7 @@ from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization import fp8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.int8 import INT8
+from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -118,18 +119,29 @@ def test_in_fp8_it_is_one_more(scheme: FP8Scheme, product: str, monkeypatch: pyt
     assert [name for name in found if name != "list_segments_kernel"] == [*2 * (attention + mlp), "add"]
 
 
-def test_weights_of_8_bits_are_multiplied_as_they_are_and_decoded_for_many_tokens(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("method", "product", "dequantize"),
+    [
+        (INT8(online=True), "coded_linear_kernel", "dequantize_kernel"),
+        (ONLINE["int4"].default, "interleaved_linear_kernel", "dequantize_interleaved_kernel"),
+    ],
+    ids=["int8", "int4"],
+)
+def test_coded_weights_are_multiplied_as_they_are_and_decoded_for_many_tokens(
+    method: LinearMethod, product: str, dequantize: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = LayerOptions(Collectives(Shard()), triton_compute(), torch.bfloat16, CPU, LLAMA_NAMES)
     columns, rows = Span(0, 1024, 1024, "columns"), Span(0, 64, 64, "rows")
-    linear = Linear(columns, [rows], bias=False, options=options, method=INT8(online=True))
+    linear = Linear(columns, [rows], bias=False, options=options, method=method)
+    for values in linear.weights.parameters.values():
+        values.fill_(1)
+    options.compute.prepare([linear.weights])
     assert linear.scratch_bytes >= 1024 * 64 * 2, "the plan has memory for the decoded weight"
     with torch.no_grad(), Launches(monkeypatch) as launched:
         for tokens in (1, 64, 65):
             linear(torch.empty(tokens, 1024, dtype=torch.bfloat16))
-    split = ["coded_linear_kernel", "sum_kernel"]
-    assert launched.names == [*split, *split, "dequantize_kernel", "mm"]
+    split = [product, "sum_kernel"]
+    assert launched.names == [*split, *split, dequantize, "mm"]
 
 
 def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

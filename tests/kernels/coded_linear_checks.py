@@ -7,9 +7,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, sum_kernel, tiles_for
+from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
 from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.interleaved import dequantize_interleaved, dequantize_interleaved_kernel, interleave
+from octavo_engine.kernels.interleaved_linear import interleaved_linear_kernel
+from octavo_engine.kernels.interleaved_linear import tiles_for as interleaved_tiles_for
+from octavo_engine.kernels.split_columns import sum_kernel
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_coded_product, triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
@@ -29,7 +33,7 @@ def _part(kind: str, bits: int, rows: int, columns: int, group: int | None, devi
     least, most = (-128, 128) if kind == "signed" else (0, 256)
     kind_of_codes = torch.int8 if kind == "signed" else torch.uint8
     codes = torch.randint(least, most, (rows, columns * bits // 8), device=device).to(kind_of_codes)
-    scale = torch.randn(rows, groups, device=device) * 0.01  # AutoRound's may be negative
+    scale = (torch.randn(rows, groups, device=device) * 0.01).half().float()  # AutoRound's may be negative
     part = partial(CodedPart, codes=codes, bits=bits, columns=columns, group=group)
     middle = float(1 << (bits - 1))
     match kind:
@@ -113,6 +117,52 @@ def _product(
     torch.testing.assert_close(product.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
 
 
+def _interleaved(
+    kind: str, tokens: int, rows: int, columns: int, group: int | None, device: torch.device,
+    *, dtype: torch.dtype | None = None,
+) -> None:  # fmt: skip
+    """Products with bias and addend, and the numbers that more tokens are multiplied with."""
+    dtype = dtype or half_precision(device)
+    weight = _weight(kind, 4, rows, columns, group, device)
+    exact = torch.cat([_numbers(part) for part in weight.parts])
+    x = torch.randn(tokens, columns + 8, device=device).to(dtype)[:, :columns]
+    bias, addend = (torch.randn(*size, rows + 24, device=device).to(dtype) for size in ((), (tokens,)))
+    expected = x.double() @ exact.T + bias.double() + addend.double()
+    with poisoned():
+        interleave(weight, dtype)
+        interleave(weight, dtype)  # is done once
+        assert weight.interleaved
+        numbers = dequantize_interleaved(weight, torch.float32)
+        found = triton_coded_product(x, weight, bias, addend)
+    assert found is not None
+    torch.testing.assert_close(numbers, exact.float(), rtol=3e-5, atol=2e-6 * float(exact.abs().max()))
+    close = _STEPS[dtype]
+    torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
+
+
+def _left_as_they_are(device: torch.device) -> None:
+    """Weights that the kernel for interleaved ones does not know, and that they would not be exact in."""
+    half = half_precision(device)
+    weights = {
+        "columns": _weight("zeros", 4, 16, 384 + 8, None, device),
+        "groups": _weight("zeros", 4, 16, 256, 64, device),
+        "bits": _weight("zeros", 8, 16, 256, 128, device),
+        "supers": _weight("supers", 4, 16, 256, 32, device),
+        "scale": _weight("zeros", 4, 16, 256, 128, device),
+        "zero": _weight("zeros", 4, 16, 256, 128, device),
+    }
+    weights["scale"].parts[1].scale[3, 1] = 1 / 3
+    zero = weights["zero"].parts[1].zero
+    assert zero is not None
+    zero[3, 1] = 200
+    for name, weight in weights.items():
+        interleave(weight, half)
+        assert not weight.interleaved, name
+    weight = _weight("zeros", 4, 16, 256, 128, device)
+    interleave(weight, torch.float32)
+    assert not weight.interleaved
+
+
 def _left_to_others(device: torch.device) -> None:
     """What is not complete words is left to the linear method; what has no tiles is dequantized and then multiplied."""
     for columns, group in ((36, None), (64, 12)):
@@ -141,31 +191,37 @@ def _methods() -> list[LinearMethod]:
 def _created(method: LinearMethod, device: torch.device) -> Weights:
     """Return random weights [24, 256] of two projections."""
     shape = LinearShape((8, 16), Span(0, 256, 256, "columns"))
-    weights = method.create(shape, torch.float32, device, fp8_products=False)
+    weights = method.create(shape, half_precision(device), device, fp8_products=False)
     for name, values in weights.parameters.items():
         if name == "column_groups":
             values.random_(0, 8)
+        elif name == "zero":
+            values.random_(0, 17)  # GPTQ's may be 16
         elif values.is_floating_point():
-            values.uniform_(0.01, 0.1)
+            values.uniform_(0.01, 0.1).copy_(values.half())
         else:
             values.random_(1, 127 if values.dtype == torch.int8 else 255)
     return weights
 
 
-def _sorted_by_group(device: torch.device) -> None:
-    """Columns with act-order are sorted before the first product, if they are complete groups of all projections."""
+def _sorted_by_group(group: int, device: torch.device) -> None:
+    """Columns with act-order are sorted before the first product, if they are complete groups of all projections.
+
+    Sorted groups of 128 are interleaved then.
+    """
     for changed in (False, True):
-        method = Grouped("gptq", 4, 32, lambda *_: iter(()), has_zeros=True, act_order=True)
+        method = Grouped("gptq", 4, group, lambda *_: iter(()), has_zeros=True, act_order=True)
         weights, compute = _created(method, device), triton_compute()
         assert weights.column_groups is not None
-        weights.column_groups.copy_((torch.arange(256) // 32)[torch.randperm(256)])
+        weights.column_groups.copy_((torch.arange(256) // group)[torch.randperm(256)])
         if changed:  # a column in another group, as a rank with some of the columns may have
-            weights.column_groups[1, 0] = (weights.column_groups[1, 0] + 1) % 8
+            weights.column_groups[1, 0] = (weights.column_groups[1, 0] + 1) % (256 // group)
         exact = method.dequantized(weights, torch.float64)
         compute.prepare([weights])
         coded, dtype = weights.coded, half_precision(device)
         assert coded is not None
         assert (coded.column_order is None) == changed
+        assert coded.interleaved == (group == 128 and not changed)
         x = torch.randn(3, 256, device=device).to(dtype)
         found, expected = compute.coded(x, coded, None, None), x.double() @ exact.T
         assert found is not None
@@ -212,6 +268,15 @@ _MULTIPLIED = [
     ("signed", 8, 17, 33, 100, None),
     ("supers", 8, 2, 16, 256, 16),
 ]
+_INTERLEAVED = [
+    ("zeros", 1, 40, 4224, 128),  # parts of columns end beyond the last
+    ("zeros", 17, 136, 512, 256),
+    ("symmetric", 40, 40, 256, None),
+    ("zeros", 65, 40, 256, 128),  # multiplied by cuBLAS
+    ("minimum", 3, 72, 1024, 32),
+    ("minimum", 64, 136, 256, 32),
+    ("minimum", 70, 40, 256, 32),
+]
 _LARGE = [("zeros", 4, 128), ("minimum", 4, 32), ("supers", 4, 32), ("signed", 8, None)]
 CHECKS = [
     *(
@@ -230,11 +295,19 @@ CHECKS = [
         )
         for kind, bits, tokens, rows, columns, group in _MULTIPLIED
     ),
+    *(
+        Check(
+            f"interleaved-{kind}-{tokens}x{rows}x{columns}-{group}",
+            partial(_interleaved, kind, tokens, rows, columns, group),
+        )
+        for kind, tokens, rows, columns, group in _INTERLEAVED
+    ),
+    Check("left_as_they_are", _left_as_they_are),
     Check("with_bias_and_addend", partial(_product, "zeros", 4, 5, 40, 1024, 128, sums=True)),
     Check("of_8_bits_with_bias_and_addend", partial(_product, "signed", 8, 3, 40, 128, None, sums=True)),
     Check("left_to_others", _left_to_others),
     Check("as_the_linear_method_says", _as_the_linear_method_says),
-    Check("sorted_by_group", _sorted_by_group),
+    *(Check(f"sorted_by_group-{group}", partial(_sorted_by_group, group)) for group in (32, 128)),
     *(
         Check(
             f"large-{kind}-{bits}-{tokens}",
@@ -244,13 +317,23 @@ CHECKS = [
         for tokens in (1, 16, 20, 50)
         for kind, bits, group in _LARGE
     ),
+    *(
+        Check(
+            f"large-interleaved-{kind}-{tokens}-{str(dtype).removeprefix('torch.')}",
+            partial(_interleaved, kind, tokens, 4096, 14336, group, dtype=dtype),
+            large=True,
+        )
+        for tokens in (1, 20, 50, 100)
+        for kind, group in (("zeros", 128), ("minimum", 32))
+        for dtype in (torch.bfloat16, torch.float16)
+    ),
 ]
 
 _NUMBERS = dict.fromkeys(("N", "K", "words", "groups", "columns"), "i32:16")
 _PRODUCT = {"output": "*bf16", "x": "*bf16", "codes": "*i32", "M": "i32", "x_stride": "i32", "output_stride": "i32"}
 _OF_KIND: dict[str, tuple[dict[str, str], dict[str, object]]] = {
-    "zeros": ({"scale": "*fp32", "zero": "*u8"}, {"BITS": 4, "GROUP": 128, "OFFSET": 16.0}),
-    "minimum": ({"scale": "*bf16", "minimum": "*bf16"}, {"BITS": 4, "GROUP": 32, "OFFSET": 16.0}),
+    "zeros": ({"scale": "*fp32", "zero": "*u8"}, {"BITS": 4, "GROUP": 64, "OFFSET": 16.0}),
+    "minimum": ({"scale": "*fp32", "minimum": "*fp32"}, {"BITS": 4, "GROUP": 32, "OFFSET": 16.0}),
     "order": ({"scale": "*fp32", "zero": "*u8", "column_groups": "*i32"}, {"BITS": 4, "GROUP": 128, "OFFSET": 16.0}),
     "supers": (
         {"scale": "*i8", "minimum": "*i8", "super_scale": "*fp16", "super_minimum": "*fp16"},
@@ -288,11 +371,53 @@ def _build(kind: str, tokens: int, registers: int, shared: int, loop: int, *, pr
     )
 
 
+_INTERLEAVED_KINDS: dict[str, tuple[dict[str, str], dict[str, object]]] = {
+    "zeros": ({"codes": "*i16", "scale": "*i32"}, {"minimum": None, "GROUP": 128}),
+    "minimum": ({"codes": "*i16", "scale": "*bf16", "minimum": "*bf16"}, {"GROUP": 32}),
+}
+
+
+def _interleaved_build(kind: str, tokens: int, registers: int, shared: int, loop: int) -> Build:
+    """Return the product of so many tokens with an interleaved weight, whose columns are split."""
+    types, constants = _INTERLEAVED_KINDS[kind]
+    cut = interleaved_tiles_for(tokens, minimum=kind == "minimum")
+    numbers = dict.fromkeys(("N", "K", "columns", "x_stride", "output_stride"), "i32:16")
+    sizes = {"BLOCK_M": cut.tokens, "BLOCK_N": cut.rows, "SPLIT": True, "ADDS": False, "bias": None}
+    return Build(
+        f"interleaved_linear_{kind}_{tokens}",
+        interleaved_linear_kernel,
+        {"output": "*fp32", "x": "*bf16", "M": "i32"} | types | numbers,
+        constants | sizes,
+        warps=cut.warps,
+        stages=cut.stages,
+        max_registers=registers,
+        max_shared=shared * 1024,
+        sass=("HGMMA", "LDS.128"),
+        max_loop={"all": loop},
+    )
+
+
 BUILDS = [
-    _build("zeros", 16, 128, 25, 353, products="HMMA"),
-    _build("zeros", 64, 216, 73, 454, products="HGMMA"),
-    _build("minimum", 16, 168, 40, 430, products="HMMA"),
-    _build("minimum", 64, 200, 73, 467, products="HGMMA"),
+    _interleaved_build("zeros", 16, 128, 42, 356),
+    _interleaved_build("zeros", 64, 255, 66, 433),
+    _interleaved_build("minimum", 16, 88, 31, 280),
+    _interleaved_build("minimum", 64, 216, 68, 464),
+    *(
+        Build(
+            f"dequantize_interleaved_{kind}",
+            dequantize_interleaved_kernel,
+            {"output": "*bf16", "N": "i32:16", "K": "i32:16"} | types,
+            constants | {"BLOCK_N": 32},
+            max_registers=48,
+            max_shared=16 * 1024,
+            sass=("STG.E.128",),
+        )
+        for kind, (types, constants) in _INTERLEAVED_KINDS.items()
+    ),
+    _build("zeros", 16, 128, 26, 461, products="HMMA"),
+    _build("zeros", 64, 216, 73, 487, products="HGMMA"),
+    _build("minimum", 16, 168, 46, 434, products="HMMA"),
+    _build("minimum", 64, 200, 76, 486, products="HGMMA"),
     _build("supers", 16, 168, 25, 509, products="HMMA"),
     _build("supers", 64, 168, 73, 506, products="HGMMA"),
     _build("signed", 16, 128, 52, 406, products="HMMA"),

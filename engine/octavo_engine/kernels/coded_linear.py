@@ -3,17 +3,18 @@
 Up to 64 tokens a program reads words of 32 bits, makes numbers in the type of the activations of their codes, in
 registers, and multiplies these in the tensor cores; its columns are split among programs, whose sums a second kernel
 adds up in their order. For more tokens it is quicker to write the numbers of the whole weight once and to multiply by
-cuBLAS (bench/results/ROOFLINE.md has the measurements).
+cuBLAS (bench/results/ROOFLINE.md has the measurements). The commonest weights of 4 bits are interleaved when they are
+loaded, and multiplied by a quicker kernel (interleaved_linear.py).
 
-A code becomes a number without a conversion, in the first bits of the fraction of a float32 or a 16-bit number: that
-then is a power of two plus the code. Where a turn of the loop has one scale a row, 16-bit differences of code and zero,
-which are exact, are multiplied, and their sums are scaled. Otherwise codes are scaled in float32 and rounded once. So
-products are those with the dequantized weight, up to that rounding and the order of sums.
+A code becomes a number without a conversion, in the first bits of the fraction of a float32: that then is a power of
+two plus the code. It is scaled in float32 and rounded once. So products are those with the dequantized weight, up to
+the order of sums.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.coded_numbers import BYTES_SIGNS, in_column_order, numbers_of, one_group, sections, widths
+from octavo_engine.kernels.coded_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.interleaved_linear import multiply_interleaved
+from octavo_engine.kernels.split_columns import Tiles, multiply_split, store_product
 
 _MOST_TOKENS = 64
 """The most tokens for which codes are multiplied."""
@@ -30,9 +33,6 @@ _COLUMNS = 128
 """The columns of a tile."""
 _PROGRAMS = 528
 """The most programs that splitting columns gives: four for each of Hopper's 132 multiprocessors."""
-_LEAST_COLUMNS = 512
-"""The fewest columns of a program where columns are split."""
-_SUM_COLUMNS = 1024
 
 
 @triton.jit
@@ -72,26 +72,6 @@ def scales_of(
     return found
 
 
-@triton.jit
-def nibbles(word, PLACE: tl.constexpr, dtype: tl.constexpr):
-    """Return the codes of 4 bits at PLACE and PLACE + 4 of each word, plus 2 ** 7 in bfloat16, 2 ** 10 in float16."""
-    ONES: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400
-    pair = ((word >> (4 * PLACE)) & 0x000F000F) | ONES
-    return pair.to(tl.int16).to(dtype, bitcast=True), (pair >> 16).to(tl.int16).to(dtype, bitcast=True)
-
-
-@triton.jit
-def differences(word, zero, dtype: tl.constexpr):
-    """Return code - zero [N, W * 8] of words [N, W] of 4-bit codes and zeros [N, 1] that include 2 ** 7 or 2 ** 10."""
-    a, e = nibbles(word, 0, dtype)
-    b, f = nibbles(word, 1, dtype)
-    c, g = nibbles(word, 2, dtype)
-    d, h = nibbles(word, 3, dtype)
-    first, second = tl.join(a - zero, e - zero), tl.join(b - zero, f - zero)
-    third, fourth = tl.join(c - zero, g - zero), tl.join(d - zero, h - zero)
-    return in_column_order(first, second, third, fourth, 4)
-
-
 @triton.jit(do_not_specialize=["M"])
 def coded_linear_kernel(
     output,  # [M, N] rows output_stride apart; SPLIT: float32 [programs(2), M, N]
@@ -129,8 +109,6 @@ def coded_linear_kernel(
     dtype: tl.constexpr = x.dtype.element_ty
     WORDS: tl.constexpr = BLOCK_K * BITS // 32
     COUNT: tl.constexpr = 1 if GROUP == 0 or GROUP % BLOCK_K == 0 else BLOCK_K // GROUP
-    SCALED_AFTER: tl.constexpr = COUNT == 1 and BITS == 4 and minimum is None and OFFSET % 1 == 0
-    ZERO: tl.constexpr = OFFSET - 16 + (128 if dtype == tl.bfloat16 else 1024)
     rows = n[:, None]
     total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     for first in range(start, min(start + columns, K), BLOCK_K):
@@ -144,77 +122,20 @@ def coded_linear_kernel(
         zeros = tl.zeros([BLOCK_N, 1], dtype=tl.float32)
         if zero is not None:
             zeros = group_values(zero, rows, first, N, groups, GROUP, COUNT).to(tl.float32)
-        if SCALED_AFTER:
-            right = differences(word, (zeros + ZERO).to(dtype), dtype)
-            total += tl.dot(left, tl.trans(right)) * tl.reshape(factor, [1, BLOCK_N])
-        else:
-            summand = -(zeros + OFFSET) * factor
-            if minimum is not None:
-                summand += scales_of(minimum, super_minimum, rows, first, N, groups, GROUP, SUPER, COUNT)
-            right = numbers_of(word, of_words(factor, WORDS), of_words(summand, WORDS), BITS, dtype)
-            total = tl.dot(left, tl.trans(right), total)
-    inside = (m < M) & (n < N)[None, :]
-    if SPLIT:
-        tl.store(output + (tl.program_id(2) * M + m).to(tl.int64) * N + n[None, :], total, mask=inside)
-        return
-    target = output + m.to(tl.int64) * output_stride + n[None, :]
-    if bias is not None:
-        total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    if ADDS:
-        total += tl.load(target, mask=inside, other=0.0).to(tl.float32)
-    tl.store(target, total.to(output.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["M"])
-def sum_kernel(
-    output,  # [M, N], rows output_stride apart
-    parts,  # float32 [PARTS, M, N]
-    bias,  # [N], None: none
-    M,
-    N,
-    output_stride,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ADDS: tl.constexpr,
-):
-    """One program adds up BLOCK columns of one token's sums, and what `output` has if ADDS."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < N
-    total = tl.zeros([BLOCK], dtype=tl.float32)
-    for part in tl.static_range(PARTS):
-        total += tl.load(parts + (part * M + row) * N + columns, mask=inside, other=0.0)
-    if bias is not None:
-        total += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-    target = output + row * output_stride + columns
-    if ADDS:
-        total += tl.load(target, mask=inside, other=0.0).to(tl.float32)
-    tl.store(target, total.to(output.dtype.element_ty), mask=inside)
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """The tile sizes of a product."""
-
-    tokens: int
-    rows: int
-    columns: int
-    warps: int
-    stages: int
+        summand = -(zeros + OFFSET) * factor
+        if minimum is not None:
+            summand += scales_of(minimum, super_minimum, rows, first, N, groups, GROUP, SUPER, COUNT)
+        right = numbers_of(word, of_words(factor, WORDS), of_words(summand, WORDS), BITS, dtype)
+        total = tl.dot(left, tl.trans(right), total)
+    store_product(total, output, bias, m, n, M, N, output_stride, tl.program_id(2), SPLIT, ADDS)
 
 
 def tiles_for(tokens: int) -> Tiles:
     """Return tiles for so many tokens, up to 64: all of them in one tile."""
     if tokens <= 16:
-        return Tiles(tokens=16, rows=64, columns=_COLUMNS, warps=4, stages=4)
-    return Tiles(tokens=32 if tokens <= 32 else 64, rows=64, columns=_COLUMNS, warps=4, stages=3)
-
-
-def splits_for(rows: int, columns: int, cut: Tiles) -> int:
-    """Return among how many programs the columns of a weight are split, a power of two up to 8."""
-    tiles = -(-rows // cut.rows)
-    wanted = min(_PROGRAMS // tiles, columns // _LEAST_COLUMNS, 8)
-    return 1 << (max(1, wanted).bit_length() - 1)
+        return Tiles(tokens=16, rows=64, columns=_COLUMNS, warps=4, stages=4, programs=_PROGRAMS)
+    wide = 32 if tokens <= 32 else 64
+    return Tiles(tokens=wide, rows=64, columns=_COLUMNS, warps=4, stages=3, programs=_PROGRAMS)
 
 
 def most_tokens(weight: CodedWeight, dtype: torch.dtype) -> int:
@@ -242,11 +163,21 @@ def coded_linear(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Te
     """
     x = x if x.stride(1) == 1 else x.contiguous()
     output = torch.empty(len(x), weight.rows, dtype=x.dtype, device=x.device) if addend is None else addend
-    if len(x):
-        for rows, arguments, constants in sections(weight):
-            part_bias = None if bias is None else bias[rows]
-            _multiply(output[:, rows], x, arguments[:-1], constants, part_bias, adds=addend is not None)
+    for rows, multiply in _parts(x, weight) if len(x) else ():
+        multiply(output[:, rows], bias=None if bias is None else bias[rows], adds=addend is not None)
     return output
+
+
+def _parts(x: Tensor, weight: CodedWeight) -> Iterator[tuple[slice, Callable[..., None]]]:
+    """Yield rows that one launch computes, with the function that writes the product with them, or adds it."""
+    if not weight.interleaved:
+        for rows, arguments, constants in sections(weight):
+            yield rows, partial(_multiply, x=x, weight=arguments[:-1], constants=constants)
+        return
+    start = 0
+    for part in weight.parts:
+        yield slice(start, start + len(part.codes)), partial(multiply_interleaved, x=x, part=part)
+        start += len(part.codes)
 
 
 def _multiply(
@@ -259,36 +190,42 @@ def _multiply(
     adds: bool,
 ) -> None:
     """Write the product with some rows of a weight into `output` [T, rows], or add it."""
-    (tokens, columns), rows = x.shape, output.shape[1]
-    cut = tiles_for(tokens)
-    splits = splits_for(rows, columns, cut)
-    target = output
-    if splits > 1:
-        target = torch.empty(splits, tokens, rows, dtype=torch.float32, device=x.device)
-    each = triton.cdiv(triton.cdiv(columns, splits), cut.columns) * cut.columns
+    cut = tiles_for(len(x))
+    launch = partial(_launch, x, weight, constants, cut)
+    multiply_split(output, x.shape[1], cut, bias, launch, adds=adds)
+
+
+def _launch(
+    x: Tensor,
+    weight: list[Tensor | None],
+    constants: dict[str, Any],
+    cut: Tiles,
+    target: Tensor,
+    bias: Tensor | None,
+    columns: int,
+    splits: int,
+    *,
+    adds: bool,
+) -> None:
+    tokens, rows = target.shape[-2:]
     coded_linear_kernel[triton.cdiv(tokens, cut.tokens), triton.cdiv(rows, cut.rows), splits](
         target,
         x,
         *weight,
-        None if splits > 1 else bias,
+        bias,
         tokens,
         rows,
-        columns,
+        x.shape[1],
         *widths(weight),
-        each,
+        columns,
         x.stride(0),
-        output.stride(0),
+        target.stride(-2),
         **constants,
         BLOCK_M=cut.tokens,
         BLOCK_N=cut.rows,
         BLOCK_K=cut.columns,
         SPLIT=splits > 1,
-        ADDS=adds and splits == 1,
+        ADDS=adds,
         num_warps=cut.warps,
         num_stages=cut.stages,
     )
-    if splits > 1:
-        grid = tokens, triton.cdiv(rows, _SUM_COLUMNS)
-        sum_kernel[grid](
-            output, target, bias, tokens, rows, output.stride(0), PARTS=splits, BLOCK=_SUM_COLUMNS, ADDS=adds
-        )

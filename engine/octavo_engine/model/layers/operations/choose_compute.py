@@ -19,6 +19,7 @@ from octavo_engine.model.layers.operations.products import (
     by_tokens,
     kernel_coded_product,
     kernel_gated_product,
+    kernel_interleaving,
     kernel_logits,
     kernel_product,
     torch_product,
@@ -114,6 +115,6 @@ def kernel_compute(
         pointwise=CPUPointwise(kernels),
         experts=ExpertsInTurn(product, coded_product),
         runner=runner,
-        interleave=kernels.interleave,
+        interleave=kernel_interleaving(kernels),
         widens=path == "kernels and float32",
     )

@@ -56,8 +56,9 @@ class Compute:
     convolution: Convolution = torch_convolution
     delta_rule: DeltaRule = gated_delta_rule
     runner: LayerRunner = one_by_one
-    interleave: Callable[[CodedWeight], None] | None = None
-    """Reorders the codes and scales of a weight into the order with which `coded_product` is quickest."""
+    interleave: Callable[[CodedWeight, torch.dtype], None] | None = None
+    """Reorders codes and scales of a weight, if it can be, into the order with which `coded_product` is quickest for
+    inputs of this type."""
     widens: bool = False
     """Whether products of many tokens are computed in float32, from widened copies of weight and input."""
 
@@ -132,12 +133,13 @@ class Compute:
         """Reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
         for each in linears:
             sort_columns(each, partial(self._multiplies, each))
-        # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
-        if self.interleave is None or any(each.dtype != torch.bfloat16 for each in linears):
+        dtypes = {each.dtype for each in linears}
+        if self.interleave is None or len(dtypes) != 1:
             return
+        (dtype,) = dtypes
         for coded in (*(each.coded for each in linears), *others):
-            if coded is not None and coded.can_be_interleaved:
-                self.interleave(coded)
+            if coded is not None:
+                self.interleave(coded, dtype)
 
     def _multiplies(self, weights: Weights, coded: CodedWeight) -> bool:
         """Return True if codes like these are multiplied as they are."""

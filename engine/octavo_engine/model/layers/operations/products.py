@@ -77,6 +77,19 @@ def kernel_coded_product(kernels: CPUKernels, crossovers: Crossovers, product: P
     return coded
 
 
+def kernel_interleaving(kernels: CPUKernels) -> Callable[[CodedWeight, torch.dtype], None]:
+    """Return the function that interleaves weights for our C kernels, which round inputs to 8 bits with them.
+
+    Products in float32 are to be exact, so weights are not interleaved for them.
+    """
+
+    def interleave(weight: CodedWeight, dtype: torch.dtype) -> None:
+        if dtype == torch.bfloat16 and weight.can_be_interleaved:
+            kernels.interleave(weight)
+
+    return interleave
+
+
 def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedProduct:
     """Return the product of our C kernels with SiLU, for at most `most_tokens` tokens in bfloat16.
 

@@ -17,6 +17,7 @@ from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.gated_delta_net import gated_delta_net, has_tiles_for
+from octavo_engine.kernels.interleaved import dequantize_interleaved, interleave
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
 from octavo_engine.kernels.moe_lora import mixture_with_adapters
@@ -62,6 +63,7 @@ def triton_compute() -> Compute:
         experts=TritonExperts(),
         convolution=triton_convolution,
         delta_rule=triton_delta_rule,
+        interleave=interleave,
     )
 
 
@@ -82,7 +84,8 @@ def triton_coded_product(x: Tensor, weight: CodedWeight, bias: Tensor | None, ad
     if not can_dequantize(weight):
         return None
     if len(x) > most_tokens(weight, x.dtype):
-        return cublas_product(x, dequantize(weight, x.dtype), bias, addend)
+        numbers = dequantize_interleaved if weight.interleaved else dequantize
+        return cublas_product(x, numbers(weight, x.dtype), bias, addend)
     return coded_linear(x, weight, bias, addend)
 
 
