@@ -250,7 +250,7 @@ void attend(const void *query, const void *keys, const void *values, void *outpu
                           table_width, block, heads, kv_heads, head_dim, scale, dtype};
 #pragma omp parallel num_threads(threads)
     {
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, chunk(a.count, threads))
         for (long index = 0; index < a.count; index++)
             if (dtype == FLOAT32) part_of(&a, index, FLOAT32);
             else part_of(&a, index, BFLOAT16);

@@ -267,7 +267,7 @@ static void float_linear(const struct codes *w, const void *x, const struct outp
     {
 #pragma omp for schedule(static)
         for (long t = 0; t < tokens; t++) lay_out(&a, x, t, o->dtype);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, chunk(w->rows / LANES, threads))
         for (long r = 0; r < w->rows; r += LANES) tile_of_rows(&a, o, r);
     }
 }

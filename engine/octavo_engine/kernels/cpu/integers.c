@@ -240,7 +240,7 @@ void integer_linear(const struct codes *w, const void *x, const void *bias, cons
         for (long i = 0; i < tokens * blocks; i++)
             if (dtype == FLOAT32) take_inputs(&a, x, i / blocks, i % blocks * GRAIN, FLOAT32);
             else take_inputs(&a, x, i / blocks, i % blocks * GRAIN, BFLOAT16);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, chunk(tiles * parts, threads))
         for (long i = 0; i < tiles * parts; i++) {
             struct rows r = {i / parts * TILE_OF_ROWS, TILE_OF_ROWS, i % parts * LANES, LANES};
             if (r.first + TILE_OF_ROWS <= w->rows) {

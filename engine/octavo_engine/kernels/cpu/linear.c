@@ -344,7 +344,7 @@ static void by_tiles(const struct linear *all, int threads) {
             long whole = a.outputs / BLOCK * BLOCK, rows = BLOCK * blocks_at_once(&a);
 #pragma omp for schedule(static)
             for (long i = 0; i < groups * steps; i++) pack_tile(&a, i / steps * TILE_SIDE, i % steps * TILE_DEPTH);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, chunk(whole / rows, threads))
             for (long row = 0; row < whole; row += rows) blocks_of_rows(&a, row);
 #pragma omp for schedule(static)
             for (long row = whole; row < a.outputs; row++) row_by_1(&a, row);
@@ -362,7 +362,7 @@ static void many(const struct linear *all, int threads) {
         long width = a.tokens <= LANES ? LANES : MAX_WIDTH;
 #pragma omp for schedule(static)
         for (long k = 0; k < a.inner / 2; k++) pack(&a, k, width);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, chunk(a.outputs / TILE_ROWS, threads))
         for (long row = 0; row < a.outputs; row += TILE_ROWS)
             if (width == LANES) lane_tile(&a, row, 1);
             else lane_tile(&a, row, 2);
@@ -385,6 +385,6 @@ void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, con
         many(&all, threads);
         return;
     }
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(dynamic, chunk(all.outputs / DOT_ROWS, threads)) num_threads(threads)
     for (long row = 0; row < all.outputs; row += DOT_ROWS) dot_tile_of(&all, row);
 }
