@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels import interleaved_trial
 from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
 from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
@@ -138,6 +140,24 @@ def _interleaved(
     torch.testing.assert_close(numbers, exact.float(), rtol=3e-5, atol=2e-6 * float(exact.abs().max()))
     close = _STEPS[dtype]
     torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
+
+
+def _trial(device: torch.device) -> None:
+    """The trial of a device passes, and finds weights that are not in the order that kernels read."""
+
+    def out_of_order(weight: CodedWeight, _: torch.dtype) -> None:
+        interleave(weight, dtype)
+        weight.parts[0].codes.copy_(weight.parts[0].codes.flip(1))
+
+    dtype = half_precision(device)
+    for has_minimum in (False, True):
+        passes = partial(interleaved_trial._passes.__wrapped__, has_minimum, dtype, device)
+        with patch.multiple(interleaved_trial, _ROWS=24, _COLUMNS=256):
+            assert passes()
+            with patch.object(interleaved_trial, "interleave", out_of_order):
+                assert not passes()
+            with patch.object(interleaved_trial, "coded_linear", side_effect=RuntimeError("it does not compile")):
+                assert not passes()
 
 
 def _left_as_they_are(device: torch.device) -> None:
@@ -302,6 +322,7 @@ CHECKS = [
         )
         for kind, tokens, rows, columns, group in _INTERLEAVED
     ),
+    Check("trial", _trial),
     Check("left_as_they_are", _left_as_they_are),
     Check("with_bias_and_addend", partial(_product, "zeros", 4, 5, 40, 1024, 128, sums=True)),
     Check("of_8_bits_with_bias_and_addend", partial(_product, "signed", 8, 3, 40, 128, None, sums=True)),

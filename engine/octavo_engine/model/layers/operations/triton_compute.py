@@ -17,7 +17,8 @@ from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.gated_delta_net import gated_delta_net, has_tiles_for
-from octavo_engine.kernels.interleaved import dequantize_interleaved, interleave
+from octavo_engine.kernels.interleaved import dequantize_interleaved
+from octavo_engine.kernels.interleaved_trial import interleave_if_right
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
 from octavo_engine.kernels.moe_lora import mixture_with_adapters
@@ -63,7 +64,7 @@ def triton_compute() -> Compute:
         experts=TritonExperts(),
         convolution=triton_convolution,
         delta_rule=triton_delta_rule,
-        interleave=interleave,
+        interleave=interleave_if_right,
     )
 
 
