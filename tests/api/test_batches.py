@@ -112,6 +112,17 @@ def test_a_batch_is_answered_in_the_lowest_class(start: Start, tmp_path: Path) -
     assert "BatchBody" in json.dumps(body)
 
 
+@pytest.mark.parametrize(("finish", "code"), [("memory", "out_of_memory_retry"), ("timeout", "deadline_exceeded")])
+def test_a_line_that_cannot_succeed_is_not_tried_for_ever(start: Start, tmp_path: Path, finish: str, code: str) -> None:
+    server = start(batch_storage=tmp_path)
+    server.play("Hello there.", finish=finish)
+    client = server.openai()
+    batch = ended(server, client, begin(client, line("a", max_tokens=5)))
+    assert batch.status == "completed"
+    response = lines_of(client, batch.error_file_id)["a"]["response"]
+    assert (response["status_code"], response["body"]["error"]["code"]) == (503, code)
+
+
 def test_a_restart_repeats_nothing_and_loses_nothing(start: Start, tmp_path: Path) -> None:
     server = start(batch_storage=tmp_path)
     client = server.openai()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Scope
 
 from octavo_engine.server.admission.auth import ANYONE, Key
@@ -38,7 +40,8 @@ class Answer:
     status: int
     request_id: str
     body: bytes
-    retry_after: float
+    pause: float | None = None
+    """Seconds after which the line is tried again; None: this is its answer."""
 
 
 class Gate:
@@ -110,9 +113,9 @@ class LineAnswers:
         while True:
             answer = await self.gate.run(key_name, partial(self._ask_once, key_name, path, read))
             if answer is not None:
-                if answer.status not in _FULL:
+                if answer.pause is None:
                     return answer
-                await asyncio.sleep(min(_LONGEST_PAUSE, answer.retry_after))
+                await asyncio.sleep(min(_LONGEST_PAUSE, answer.pause))
 
     def _key(self, name: str) -> Key:
         keys = self._serving.keys
@@ -129,9 +132,9 @@ class LineAnswers:
             upload.add(await on_disk(read))
             return await self._call(_scope(key, path, request_id, upload), request_id)
         except APIError as error:
-            return Answer(error.status, request_id, error.body(), float(error.headers.get("Retry-After", 1)))
+            return _answer(error.status, request_id, error.body(), error.headers)
         except Exception:  # noqa: BLE001  (the application has logged it and answered 500 already)
-            return Answer(500, request_id, internal_error(request_id).body(), 1.0)
+            return Answer(500, request_id, internal_error(request_id).body())
         finally:
             upload.release()
 
@@ -150,8 +153,15 @@ class LineAnswers:
                 parts.append(message.get("body", b""))
 
         await self._app(scope, receive, send)
-        headers = {name.lower(): value for name, value in started["headers"]}
-        return Answer(started["status"], request_id, b"".join(parts), float(headers.get(b"retry-after", b"1")))
+        return _answer(started["status"], request_id, b"".join(parts), Headers(raw=started["headers"]))
+
+
+def _answer(status: int, request_id: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    """Return a response; a line is tried again while the server is full, but not if it was begun and cannot succeed."""
+    retried = status in _FULL and (
+        headers.get("X-Should-Retry") != "false" or json.loads(body)["error"]["code"] == "queue_timeout"
+    )
+    return Answer(status, request_id, body, float(headers.get("Retry-After", 1)) if retried else None)
 
 
 def _scope(key: Key, path: str, request_id: str, upload: Upload) -> Scope:
