@@ -28,6 +28,21 @@ def test_every_prompt_is_computed_in_one_step(lengths: list[tuple[int, str]], se
     assert ended == len(lengths)
 
 
+def test_a_prompt_waits_until_it_fits_beside_the_decodes() -> None:
+    """A model that generates: its step would otherwise have more tokens than its memory was planned for."""
+    scheduler = make_scheduler(tokens=64, seqs=8, **RULES)  # type: ignore[arg-type]
+    device = Device(scheduler.memory.block_size)
+    for index, (length, answer) in enumerate(((8, 4), (9, 9), (60, 2), (64, 2))):
+        add(scheduler, str(index), length, max_tokens=answer)
+    ended, chunks = 0, []
+    while scheduler.has_work:
+        plan, outputs = step(scheduler, device)
+        assert plan.num_tokens <= 64
+        chunks += [chunk.num_tokens for chunk in plan.chunks]
+        ended += sum(output.finish_reason is not None for output in outputs)
+    assert (ended, chunks) == (4, [8, 9, 60, 64])
+
+
 def test_prompts_share_a_step_as_far_as_they_fit() -> None:
     scheduler = make_scheduler(tokens=64, seqs=8, **RULES)  # type: ignore[arg-type]
     device = Device(scheduler.memory.block_size)

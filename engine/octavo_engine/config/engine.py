@@ -47,8 +47,8 @@ class EngineConfig:
     max_num_batched_tokens: int = setting(
         2048,
         "int",
-        "maximum number of tokens in one step; longer prompts are cut into chunks, or refused by encoders, "
-        "which read whole prompts in one step",
+        "maximum number of tokens in one step; longer prompts are cut into chunks, or refused by models "
+        "that read a prompt in one step, as encoders do",
         minimum=1,
         maximum=1_048_576,
     )

@@ -110,8 +110,8 @@ class Planner:
     def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
         """Return how many of a request's tokens the step may hold; a prompt that cannot be cut may be alone in one."""
         limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens, builder.budget))
-        too_little = self.settings.whole_prompts and limit < state.known
-        return limit if not too_little else 0 if builder.chunks else state.known
+        fits = not builder.chunks and len(builder.decoding) + state.known <= self.settings.max_num_batched_tokens
+        return limit if limit >= state.known or not self.settings.whole_prompts else state.known * fits
 
     def _prefill(self, state: RequestState, builder: StepBuilder) -> None:
         """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""

@@ -12,6 +12,7 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.shard import Shard
+from octavo_engine.model.short_contexts import needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.device_memory import DeviceMemory, device_memory, host_memory
 from octavo_engine.runner.graphs import ladder, mixed_sequences
@@ -187,6 +188,6 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
         on_cpu=resolved.device.type == "cpu",
         max_num_batched_tokens=config.max_num_batched_tokens,
         mixture=spec.has_experts,
-        prefix_caching=config.enable_prefix_caching,
+        prefix_caching=config.enable_prefix_caching and not needs_whole_prompts(spec),
         causal=spec.causal,
     )

@@ -230,7 +230,13 @@ def _scheduler(
 ) -> Scheduler:
     # A vector pooled from more than the last token needs every token computed, so nothing may be skipped or restored.
     resumes = pooling.kind == "last" and resolved.spec.causal
-    whole_prompts = needs_whole_prompts(resolved.spec)
+    if (whole_prompts := needs_whole_prompts(resolved.spec)) and resolved.spec.causal:
+        log.warning(
+            "the model's indexer has so few heads that its choices depend on how many tokens a step computes: prompts "
+            "are computed in one step, so that contexts have at most --max-num-batched-tokens %d tokens; the prefix "
+            "cache and speculative decoding are off",
+            config.max_num_batched_tokens,
+        )
     # The casts are safe: a model's kinds of KV groups and the setting's choices are the scheduler's literals.
     memory = KVMemory(
         [
@@ -264,5 +270,6 @@ def _scheduler(
         adaptive = AdaptiveLimits(
             resolved.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
         )
-    proposer = None if config.speculative is None else NGramProposer(config.speculative)
+    # Drafts are checked in a step of several tokens, as prompts that are cut would be.
+    proposer = None if config.speculative is None or whole_prompts else NGramProposer(config.speculative)
     return Scheduler(settings, memory, adaptive, proposer)
