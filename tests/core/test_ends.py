@@ -111,6 +111,26 @@ def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way
     assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
 
+def test_only_a_request_that_is_lost_a_second_time_ends() -> None:
+    """Two launched steps lose all requests. The next has no room for each of them: the second loss is the same."""
+    scheduler, device = make_engine()
+    requests = [add(scheduler, name, 50, max_tokens=20) for name in "abcd"]
+    lost = {request.request_id: (FinishReason.MEMORY, "no") for request in requests}
+    outputs: list[RequestOutput] = []
+    launched, losses = deque(), 0
+    while scheduler.has_work:
+        if (plan := scheduler.schedule(0.0)) is not None:
+            launched.append((plan, device.execute(plan)))
+        if len(launched) > 1 or plan is None:
+            plan, result = launched.popleft()
+            if losses < 2 and len(plan.decode_rows) == len(requests):
+                result, losses = replace(result, lost=lost), losses + 1
+            outputs += news(scheduler.update(plan, result, 0.0))
+            scheduler.check_integrity()
+    assert losses == 2
+    assert all(answer_of(outputs, request.request_id) == expected(request) for request in requests)
+
+
 def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_again() -> None:
     scheduler, device = make_engine()
     shared = list(range(40))

@@ -130,7 +130,7 @@ def poison(llm: LLM, monkeypatch: pytest.MonkeyPatch, row: int, step: int) -> No
     decoder = llm._loop._executor._worker._decoder  # type: ignore[attr-defined]
     real, calls = decoder.logits, [0]
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
+    def logits(hidden: torch.Tensor, out: None = None) -> torch.Tensor:
         values: torch.Tensor = real(hidden)
         calls[0] += 1
         if calls[0] == step:
@@ -169,12 +169,17 @@ def test_a_request_that_forbids_all_tokens_itself_is_invalid_and_no_defect_of_th
     assert (answers[1].token_ids, answers[1].error) == (tokens, None if tokens else FORBIDDEN)
 
 
-def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "says"), [(ValueError, "sampling failed: "), (torch.OutOfMemoryError, "tried again: ")]
+)
+def test_a_row_that_cannot_be_sampled_ends_alone(
+    kind: type[Exception], says: str, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real: Callable[..., Sampled] = worker.sample
 
     def fragile(logits: torch.Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
         if 666 in table.sampling.columns(sampled.rows_device).seeds:
-            raise ValueError("an unforeseen defect")
+            raise kind("an unforeseen defect")
         return real(logits, sampled, table)
 
     alone = llm.generate([[5, 6]], GREEDY)[0]
@@ -182,7 +187,7 @@ def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.M
     cursed = SamplingParams(max_tokens=5, seed=666)
     answers = llm.generate([[5, 6], [1], [5, 6]], [GREEDY, cursed, GREEDY])
     assert [answer.finish_reason for answer in answers] == ["length", "error", "length"]
-    assert "an unforeseen defect" in str(answers[1].error)
+    assert f"{says}an unforeseen defect" in str(answers[1].error)
     assert answers[0].token_ids == answers[2].token_ids == alone.token_ids
 
 

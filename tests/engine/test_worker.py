@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, StepResult, TableChange
 from octavo_engine.model.configuration import read_spec
@@ -97,6 +99,27 @@ def begin(row: int, prompt: list[int], blocks: list[int], params: SamplingParams
         (TableChange(row, 0, 0, tuple(blocks)),),
         chunks=(Chunk(row, 0, len(prompt), True),),
     )
+
+
+def test_first_steps_are_not_computed_in_parts(bench: Bench) -> None:
+    """Memory that has room for each row alone is not enough while an engine starts."""
+
+    def fail(_: object, args: tuple[StepInputs, object]) -> None:
+        if len(args[0].token_ids) > 1:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 MiB")
+
+    hook = bench.decoder.register_forward_pre_hook(fail)
+    with pytest.raises(torch.OutOfMemoryError, match=r"2\.00 MiB"):
+        bench.worker.execute(decode([0, 1], [3, 3]))
+    hook.remove()
+
+
+def test_the_adapters_of_a_step_are_looked_up_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapters = Mock(begin=Mock(return_value=[]))
+    monkeypatch.setattr(bench.worker, "_adapters", adapters)
+    bench.worker.execute(decode([0], [3]))
+    adapters.begin.assert_called_once()
+    adapters.use.assert_called_once_with([])
 
 
 def test_decodes_chunks_and_new_rows_in_one_step_are_as_each_alone(bench: Bench) -> None:
@@ -241,7 +264,7 @@ def broken(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     real = bench.decoder.logits
 
     def poison(row: int) -> None:
-        def logits(hidden: torch.Tensor) -> torch.Tensor:
+        def logits(hidden: torch.Tensor, out: None = None) -> torch.Tensor:
             values: torch.Tensor = real(hidden)
             values[row] = torch.nan
             return values

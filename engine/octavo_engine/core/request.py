@@ -30,7 +30,7 @@ class PromptOutput:
 class Request:
     """One prompt and its options. It never changes: the scheduler keeps its own notes in `RequestState`."""
 
-    request_id: str  # made by the server or by `LLM`, never by a client
+    request_id: str  # made by the server or by `LLM`; to its first "-" it is that of the client's request, or of `LLM`
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     priority: int = 0  # the lowest number is the most important

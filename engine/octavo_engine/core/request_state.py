@@ -74,7 +74,7 @@ class RequestState:
     swapped: SwappedTokens | None = None
     preemptions: int = 0
     began: int = 0  # the last step in which it was given a row
-    lost: bool = False  # whether a step could not compute it
+    lost: int = 0  # the newest step launched when it was last lost; steps up to that are the same loss
     computed_before: int = 0  # tokens that were computed before its last preemption
     skipped: int = 0  # requests that were admitted ahead of it because too few blocks were free for it
     charged: int = 0  # tokens of its answer that its tenant has paid for

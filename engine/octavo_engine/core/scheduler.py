@@ -131,14 +131,14 @@ class Scheduler:
     def _take_back(self, step: int, lost: Mapping[str, RowError]) -> list[RequestOutput]:
         """Queue lost requests again, and those begun after `step`, which may share lost blocks; end the twice lost."""
         ends: list[RequestOutput] = []
-        if all(name in self._requests and self._requests[name].began > step for name in lost):
-            return ends  # an earlier step lost them already, and they have begun again
+        if all(name in self._requests and self._requests[name].lost >= step for name in lost):
+            return ends  # an earlier step lost them already
         for state in list(self._requests.values())[::-1]:
-            late, failure = state.began > step, lost.get(state.request_id)
-            if failure is not None and not late and state.lost:
+            failure = lost.get(state.request_id) if state.lost < step else None
+            if failure is not None and state.lost:
                 ends.append(self._finish(state, failure[0], error=failure[1]))
-            elif failure is not None or late:
-                state.lost = state.lost or not late
+            elif failure is not None or state.began > step:
+                state.lost = state.lost if failure is None else self._next_step
                 if state.status is Status.RUNNING:
                     self.planner.requeue(state)
                 self.memory.swap.drop(state)

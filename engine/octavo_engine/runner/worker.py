@@ -39,7 +39,7 @@ from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampler import Sampled, parts, sample
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.step_parts import compute_in_parts
+from octavo_engine.runner.step_parts import compute_in_parts, no_memory, num_places
 from octavo_engine.runner.timer import StepTimer
 from octavo_engine.runner.verify import verify_drafts
 
@@ -47,11 +47,6 @@ log = logging.getLogger(__name__)
 
 _MOST_WITHOUT_MEMORY = 2
 """The most requests in a row for which there may be no memory even alone: with one more, the device is not usable."""
-_NO_MEMORY: RowError = (
-    FinishReason.MEMORY,
-    "the device had no memory to compute this request, neither at first nor when it was tried again; if that happens "
-    "often, lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class ForwardedStep:
     prompts: dict[int, PromptReadback] = field(default_factory=dict)
     """The outputs of prompts, by index among the rows that sample."""
     lost: dict[str, RowError] = field(default_factory=dict)
-    """As in `StepResult`; their logits, if they sample, are zeros."""
+    """As in `StepResult`; their logits, if they sample, are zeros. If nothing was computed, there are no logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class Worker:
         """The graphs of steps in which any token has an adapter."""
         self._prompts = PromptOutputs(decoder, table, pooling)
         self._without_memory: set[str] = set()
-        """The requests for which there was no memory even alone since any other was computed."""
+        """The clients' requests for which there was no memory even alone since any other was computed."""
 
     @torch.inference_mode()
     def capture(
@@ -187,29 +182,29 @@ class Worker:
         self._adapters.write(write)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute one step and wait for it; OutOfMemoryError if there is no memory for one of its requests."""
-        result = self.finish(self.launch(plan))
-        if result.lost:
-            raise torch.OutOfMemoryError(f"there is no memory for a step of {plan.num_tokens} tokens")
-        return result
+        """Compute one step and wait for it; OutOfMemoryError if there is no memory for all of it at once."""
+        return self.finish(self.sample(self.forward(plan, in_parts=False)))
 
     def launch(self, plan: StepPlan, masks: Masks = NO_MASKS) -> LaunchedStep:
         """Call `forward` and `sample` one after the other."""
         return self.sample(self.forward(plan), masks)
 
     @torch.inference_mode()
-    def forward(self, plan: StepPlan) -> ForwardedStep:
-        """Enqueue a step's state changes, block operations and forward pass; on the CPU they are done on return."""
+    def forward(self, plan: StepPlan, *, in_parts: bool = True) -> ForwardedStep:
+        """Enqueue a step's state changes, block operations and forward pass; on the CPU they are done on return.
+
+        With `in_parts`, a step for which the device has no memory is computed in parts.
+        """
         timer = StepTimer(self._table.device)
         self._table.apply(plan)
         self._prompts.begin(plan.new_rows)
         run_block_ops(self._cache, plan.block_ops)
         if not plan.num_tokens:
             return ForwardedStep(plan, timer)
-        slots = [] if self._adapters is None else self._adapters.begin(plan)
+        slots = self._slots(plan)
         graph = self._graph_for(plan, with_adapters=bool(slots))
         if graph is None:
-            return self._forwarded(plan, timer)
+            return self._forwarded(plan, timer, slots, in_parts=in_parts and self._decoder.ranks.alone)
         step = gather_inputs(plan, self._table, graph.inputs)
         if self._adapters is not None:
             self._adapters.fill_graph(slots)
@@ -230,6 +225,8 @@ class Worker:
                     sampled = replace(sampled, masks=masks)
                 samples, errors = self._sample(logits, sampled)
             self._share_tokens(sampled)
+        elif step.lost:
+            samples = [Readback(_nothing(num_places(step.plan)))]
         step.timer.stop()
         return LaunchedStep(step.plan, step.timer, samples, errors, step.prompts, step.lost)
 
@@ -261,72 +258,85 @@ class Worker:
         graphs = self._adapter_graphs if with_adapters else self._graphs
         return None if graphs is None or self._prompts.reads(plan) else graphs.graph_of(plan)
 
-    def _forwarded(self, plan: StepPlan, timer: StepTimer) -> ForwardedStep:
-        """Run a step's forward pass eagerly; if the device has no memory for it, again, and then in parts.
+    def _slots(self, plan: StepPlan) -> Sequence[int]:
+        """Note the adapters of a plan's new rows, and return the slots of its tokens as `RowAdapters.begin` does."""
+        return [] if self._adapters is None else self._adapters.begin(plan)
+
+    def _forwarded(self, plan: StepPlan, timer: StepTimer, slots: Sequence[int], *, in_parts: bool) -> ForwardedStep:
+        """Run a step's forward pass eagerly; if the device has no memory for it, again, and then `in_parts`.
 
         Each attempt writes the same KV blocks again. Recurrent states may have been advanced by the first attempt, so
         with them all requests of the step are lost, and are computed again from their beginning. Other ranks wait in an
         all-reduce, so with them the error ends the engine.
         """
-        try:
-            sampled, logits, prompts = self._computed(plan)
-            self._without_memory.clear()
-            return ForwardedStep(plan, timer, sampled, logits, prompts)
-        except torch.OutOfMemoryError as error:
-            if not self._decoder.ranks.alone:
-                raise
-            log.warning("no memory for %d tokens, they are computed again: %s", plan.num_tokens, error)
+        states = any(group.states for group in self._cache.groups)
+        for last in (True,) if states or not self._decoder.ranks.alone else (False, True):
+            try:
+                step = ForwardedStep(plan, timer, *self._computed(plan, slots))
+                self._without_memory.clear()
+                return step
+            except torch.OutOfMemoryError as error:
+                if last and not in_parts:
+                    raise
+                log.warning("no memory for a step of %d tokens: %s", plan.num_tokens, error)
+                failure = error.with_traceback(None)  # whose frames would keep the attempt's memory
+            torch.cuda.empty_cache()
+        if states or len(plan.decode_rows) + len(plan.chunks) == 1:
+            return ForwardedStep(plan, timer, lost=self._lost(plan, failure))
         return self._in_parts(plan, timer)
 
     def _in_parts(self, plan: StepPlan, timer: StepTimer) -> ForwardedStep:
-        """Compute what the device has memory for; the other requests are lost."""
-        sampled = gather_inputs(plan, self._table).sampled
-        shape = len(sampled.rows), self._decoder.spec.vocab_size
-        logits = torch.zeros(shape, dtype=self._decoder.logits_dtype, device=self._table.device)
+        """Compute what the device has memory for; the other requests are lost, all if their logits have no room."""
+        try:
+            sampled = gather_inputs(plan, self._table).sampled
+            shape = len(sampled.rows), self._decoder.spec.vocab_size
+            logits = torch.zeros(shape, dtype=self._decoder.logits_dtype, device=self._table.device)
+        except torch.OutOfMemoryError as error:
+            return ForwardedStep(plan, timer, lost=self._lost(plan, error))
         step = ForwardedStep(plan, timer, sampled, logits if sampled.rows else None)
-        if any(group.states for group in self._cache.groups):
-            self._lose(step, plan)
-            return step
         places = rows = 0
-        for part, computed in compute_in_parts(plan, self._computed):
-            if computed is None:
-                self._lose(step, part)
+
+        def compute(part: StepPlan) -> dict[int, PromptReadback]:
+            return self._computed(part, self._slots(part), logits[places:])[2]
+
+        for part, prompts in compute_in_parts(plan, compute):
+            if isinstance(prompts, torch.OutOfMemoryError):
+                step.lost.update(self._lost(part, prompts))
             else:
                 self._without_memory.clear()
-                some, part_logits, prompts = computed
-                if part_logits is not None:
-                    logits[places : places + len(some.rows)] = part_logits
                 step.prompts.update({rows + index: readback for index, readback in prompts.items()})
-            samples = sum(chunk.samples for chunk in part.chunks)
-            places += part.num_decode_tokens + samples
-            rows += len(part.decode_rows) + samples
+            places += num_places(part)
+            rows += len(part.decode_rows) + sum(chunk.samples for chunk in part.chunks)
         return step
 
-    def _lose(self, step: ForwardedStep, part: StepPlan) -> None:
-        """Note that a part's requests are not computed; raise OutOfMemoryError if that has happened too often."""
+    def _lost(self, part: StepPlan, error: torch.OutOfMemoryError) -> dict[str, RowError]:
+        """Return a part's requests, which are not computed; raise OutOfMemoryError if that has happened too often."""
         rows = [*part.decode_rows, *(chunk.row for chunk in part.chunks)]
         self._prompts.forget(rows)
         names = [self._table.request_id(row) for row in rows]
-        step.lost.update(dict.fromkeys(names, _NO_MEMORY))
-        self._without_memory.add(names[0])
-        log.error("no memory for %d tokens of %d requests: they are lost", part.num_tokens, len(rows))
+        log.error("no memory for %d tokens of the requests %s: %s", part.num_tokens, ", ".join(names), error)
+        self._without_memory.add(names[0].partition("-")[0])
         if len(self._without_memory) > _MOST_WITHOUT_MEMORY:
             count = len(self._without_memory)
-            raise torch.OutOfMemoryError(f"the device is out of memory: {count} requests in a row found none")
+            raise torch.OutOfMemoryError(f"the device is out of memory: {count} requests in a row found none: {error}")
+        return dict.fromkeys(names, no_memory(error))
 
-    def _computed(self, plan: StepPlan) -> tuple[SampledRows, Tensor | None, dict[int, PromptReadback]]:
+    def _computed(
+        self, plan: StepPlan, slots: Sequence[int], out: Tensor | None = None
+    ) -> tuple[SampledRows, Tensor | None, dict[int, PromptReadback]]:
         """Compute a plan's rows, whose changes the state table has, and begin to read the outputs of prompts.
 
-        Returns the places to sample, their logits [R, vocab] (None if no place is sampled), and the outputs of prompts
-        by index among the rows that sample. After an error it can be called again.
+        `slots` are its tokens' adapters. Returns the places to sample, their logits [R, vocab] (None if no place is
+        sampled; the first rows of `out` if it is given), and the outputs of prompts by index among the rows that
+        sample. After an error it can be called again.
         """
         if self._adapters is not None:
-            self._adapters.use(self._adapters.begin(plan))
+            self._adapters.use(slots)
         step = gather_inputs(plan, self._table)
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_read_tokens(step.inputs, reads) if reads else step.inputs
         hidden = self._decoder(inputs, self._context(inputs))
-        logits = self._decoder.logits(hidden[:samples]) if samples else None
+        logits = self._decoder.logits(hidden[:samples], None if out is None else out[:samples]) if samples else None
         of_chunks, more = hidden[plan.num_decode_tokens : samples], hidden[samples:]
         complete = self._prompts.read(reads, of_chunks, more) if reads else {}
         return step.sampled, logits, {len(plan.decode_rows) + index: found for index, found in complete.items()}
@@ -380,14 +390,16 @@ class Worker:
         samples, errors = [], {}
         for index in range(len(sampled.rows)):
             alone = slice(index, index + 1)
+            torch.cuda.empty_cache()
             try:
                 samples.append(self._sample_together(logits[alone], sampled.part(alone)))
-            except (torch.OutOfMemoryError, torch.AcceleratorError):
+            except torch.AcceleratorError:
                 raise
             except Exception as error:
                 log.exception("sampling failed for request %s", self._table.request_id(sampled.rows[index]))
-                errors[index] = FinishReason.ERROR, f"sampling failed: {error}"
-                samples.append(Readback(_nothing(logits.device)))
+                end = FinishReason.ERROR, f"sampling failed: {error}"
+                errors[index] = no_memory(error) if isinstance(error, torch.OutOfMemoryError) else end
+                samples.append(Readback(_nothing(1)))
         return samples, errors
 
     def _sample_together(self, logits: Tensor, rows: SampledRows) -> Readback:
@@ -397,8 +409,6 @@ class Worker:
         return Readback(sampled)
 
 
-def _nothing(device: torch.device) -> Sampled:
-    """Return a placeholder result for a row that could not be sampled."""
-    return Sampled(
-        torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, dtype=torch.bool, device=device), None
-    )
+def _nothing(places: int) -> Sampled:
+    """Return a placeholder result, on the host, for places that could not be sampled."""
+    return Sampled(torch.zeros(places, dtype=torch.int64), torch.ones(places, dtype=torch.bool), None)
