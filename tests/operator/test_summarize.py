@@ -143,8 +143,8 @@ TROUBLES = [
     (
         {**exited(137, reason="OOMKilled"), "resources": {"limits": {"memory": "200Mi"}}},
         Reason.OUT_OF_MEMORY,
-        "memory limit of 200Mi (where the spec sets none, a LimitRange or an admission webhook does; once that is "
-        "changed, kubectl delete pod good-1 has a pod made by it): raise",
+        "memory limit of 200Mi (where the spec sets none, a LimitRange or an admission webhook does; a pod keeps what "
+        "it was created with: after a change, kubectl delete pod good-1): raise",
     ),
     (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
     (waiting("ImagePullBackOff", "back-off pulling"), Reason.PULL_FAILED, "cannot pull"),

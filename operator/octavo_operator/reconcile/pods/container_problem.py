@@ -128,7 +128,7 @@ def _memory_limit(pod: str, container: Mapping[str, Any]) -> str:
     if not limit:
         return ""
     others = "where the spec sets none, a LimitRange or an admission webhook does"
-    return f" of {limit} ({others}; once that is changed, kubectl delete pod {pod} has a pod made by it)"
+    return f" of {limit} ({others}; a pod keeps what it was created with: after a change, kubectl delete pod {pod})"
 
 
 def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
