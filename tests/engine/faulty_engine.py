@@ -37,15 +37,15 @@ def without_memory(decoder: Decoder) -> None:
     removed = last.register_forward_pre_hook(fail)
 
 
-def faulty(worker: Worker, plan: StepPlan) -> ForwardedStep:
+def faulty(worker: Worker, plan: StepPlan, **kwargs: bool) -> ForwardedStep:
     if plan.step == int(step):
         if kind == "error":
             raise RuntimeError("an illegal memory access was encountered")
         if "memory" in kind:
             without_memory(worker._decoder)
-            return forward(worker, plan)
+            return forward(worker, plan, **kwargs)
         time.sleep(1 if kind == "slow" else 3600)
-    return forward(worker, plan)
+    return forward(worker, plan, **kwargs)
 
 
 def submit_behind_an_error(thread: DeviceThread, *work: Any) -> Future[Any]:
