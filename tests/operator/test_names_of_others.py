@@ -51,16 +51,36 @@ async def test_the_owner_of_a_taken_name_is_reported(owners: list[dict[str, Any]
 async def test_a_child_whose_owner_and_labels_another_client_removes_is_not_taken_for_anothers(restarts: bool) -> None:
     server = Server()
     operator = await settled(server)
-    wanted, metadata = copy.deepcopy(server.live), server.live["Deployment"]["metadata"]
+    wanted = copy.deepcopy(server.live)
+    strip(server)
+    await (reconciler(server) if restarts else operator).reconcile(KEY)
+    for name in ("ownerReferences", "labels", "uid"):
+        assert server.live["Deployment"]["metadata"][name] == wanted["Deployment"]["metadata"][name]
+    assert server.reason("Degraded") == "AsExpected"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_child_of_another_llmservice_is_not_taken_though_owner_and_labels_are_removed(restarts: bool) -> None:
+    """Nor one that an earlier LLMService of this name left on purpose: its manifest had another owner's uid."""
+    server = Server()
+    operator = await settled(server)
+    strip(server)
+    server.live["Deployment"]["metadata"]["annotations"]["octavo.dev/applied"] = "another's digest"
+    kept = copy.deepcopy(server.live["Deployment"])
+    with pytest.raises(ApiError, match="Deployment good exists and is not this LLMService's"):
+        await (reconciler(server) if restarts else operator).reconcile(KEY)
+    assert server.live["Deployment"] == kept
+    assert server.reason("Degraded") == "NameTaken"
+
+
+def strip(server: Server) -> None:
+    """Remove owner and labels of the Deployment, as another client may."""
+    metadata = server.live["Deployment"]["metadata"]
     for name in ("ownerReferences", "labels"):
         del metadata[name]
     applied = {"manager": "octavo-operator", "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     metadata["managedFields"] = [applied]
     del server.indexes["deployments"][KEY]  # watches select by a label
-    await (reconciler(server) if restarts else operator).reconcile(KEY)
-    for name in ("ownerReferences", "labels", "uid"):
-        assert server.live["Deployment"]["metadata"][name] == wanted["Deployment"]["metadata"][name]
-    assert server.reason("Degraded") == "AsExpected"
 
 
 THEIRS = {"metadata": {"uid": "theirs", "generation": 1, "resourceVersion": "1"}, "spec": {}}

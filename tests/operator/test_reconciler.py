@@ -382,6 +382,12 @@ async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> No
     for _ in range(2):
         await operator.reconcile(KEY)
         assert (server.reason("Progressing"), server.reason("Ready")) == ("Deploying", "RollingOut")
+    with_pods(server, 1)
+    server.live["Deployment"]["status"]["replicas"] = 2
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    for _ in range(2):
+        await operator.reconcile(KEY)
+        assert server.reason("Ready") == "RollingOut", "the controller has acted, and an old pod is left"
 
 
 async def test_another_number_of_replicas_is_no_rollout_before_the_controller_has_acted_on_it() -> None:

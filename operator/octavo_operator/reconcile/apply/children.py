@@ -195,7 +195,7 @@ class Children:
         if live is not None and await remove_left_over(self._cluster, kind, live, service):
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None:
-            refuse_what_is_in_the_way(identity, live, service)
+            refuse_what_is_in_the_way(identity, live, service, (digest, before[0]) if before else (digest,))
         if drifted:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)

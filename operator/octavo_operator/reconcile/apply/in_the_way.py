@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from octavo_operator.api.names import KIND
@@ -12,7 +12,13 @@ from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
 from octavo_operator.reconcile.apply.dependence import Identity
 from octavo_operator.reconcile.apply.left_over import is_of_a_namesake
 from octavo_operator.reconcile.kinds import BY_NAME, CHILDREN, OPTIONAL
-from octavo_operator.reconcile.observation.observe import FOREGROUND, belongs_to, child_names, is_going
+from octavo_operator.reconcile.observation.observe import (
+    FOREGROUND,
+    belongs_to,
+    child_names,
+    is_going,
+    is_stripped,
+)
 
 
 class NameTakenError(ApiError):
@@ -59,10 +65,15 @@ class InTheWayError(ApiError):
         super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
 
 
-def refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:
-    """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
+def refuse_what_is_in_the_way(
+    identity: Identity, live: Mapping[str, Any], service: LLMService, applied: Collection[str]
+) -> None:
+    """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go.
+
+    `applied` are the digests of the manifests with which this LLMService has applied it, or would.
+    """
     metadata, uid = live["metadata"], service.metadata.uid or ""
-    ours = belongs_to(live, service.name, uid)
+    ours = belongs_to(live, service.name, uid) or is_stripped(live, applied)
     if not ours and not is_of_a_namesake(live, service.name):
         raise NameTakenError(identity, live, service.name)
     if not ours and not is_going(live):

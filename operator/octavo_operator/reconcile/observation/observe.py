@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -259,17 +259,21 @@ def is_going(child: Object) -> bool:
 
 
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:
-    """Return True if a live object of a child's name is this LLMService's: owned by it, or orphaned.
-
-    An orphan has the labels of an LLMService of this name, or, where another client has removed them too, fields that
-    the operator has applied.
-    """
+    """Return True if a live object of a child's name is this LLMService's: owned by it, or orphaned with its labels."""
     metadata = child["metadata"]
     controllers = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     if controllers:
         return controllers == [uid]
     labels = metadata.get("labels") or {}
-    if labels.get(SERVICE_LABEL, service_name) != service_name:
-        return False
-    labelled = SERVICE_LABEL in labels and labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
-    return labelled or bool(child.get("owned") or owned_fields(child))
+    return labels.get(SERVICE_LABEL) == service_name and labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
+
+
+def is_stripped(live: Object, applied: Collection[str]) -> bool:
+    """Return True if another client has removed owner and labels of a live object that was applied as one of `applied`.
+
+    These are digests of an LLMService's manifests of the object. They differ for another LLMService, and for an earlier
+    one of the same name, as a manifest has its owner's uid.
+    """
+    metadata = live["metadata"]
+    bare = not metadata.get("ownerReferences") and SERVICE_LABEL not in (metadata.get("labels") or {})
+    return bare and (metadata.get("annotations") or {}).get(APPLIED) in applied and bool(owned_fields(live))
