@@ -1,6 +1,7 @@
 """Maps Kubernetes' refusals to advice: the field of the spec, or the object, that has to change. Pure.
 
-It knows the wording of Kubernetes 1.31 to 1.36. To a refusal in other words it adds no advice.
+It knows the wording of Kubernetes 1.31 to 1.36. To a refusal in other words it adds no advice. Messages may be long: a
+pattern that begins with a repeated character is tried only where such characters begin, not at each of them.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _ADVICE = (
         "change the LimitRange (kubectl get limitrange), or how much {0} the spec asks for",
     ),
     (
-        r"([\w./-]+) max limit to request ratio per (?:Container|Pod) is \S+, but no limit",
+        r"(?<![\w./-])([\w./-]+) max limit to request ratio per (?:Container|Pod) is \S+, but no limit",
         "set spec.resources.limits.{0}, or change the LimitRange (kubectl get limitrange)",
     ),
     (
-        r"([\w./-]+) max limit to request ratio per (?:Container|Pod) is (\S+),",
+        r"(?<![\w./-])([\w./-]+) max limit to request ratio per (?:Container|Pod) is (\S+),",
         "set spec.resources.requests.{0} to at least its limit divided by {1}, or change the LimitRange (kubectl get "
         "limitrange)",
     ),
