@@ -66,6 +66,15 @@ def test_it_grows_carefully_where_they_load_in_minutes() -> None:
     assert replicas([(0, 1), *asked[1:]], behavior(CAREFUL)) == [1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4]
 
 
+def test_a_period_counts_from_the_replicas_at_its_start_whichever_way_they_changed_since() -> None:
+    """As in calculateScaleUpLimitWithScalingRules and its counterpart for scaling down of Kubernetes 1.36."""
+    rule = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max"}
+    doubled = {**rule, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 60}]}
+    by_two = {**rule, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}
+    assert replicas([(0, 4), (20, 2), (40, 4)], behavior(doubled, by_two), start=2) == [4, 2, 4]
+    assert replicas([(0, 2), (20, 4), (40, 2)], behavior(doubled, by_two), start=4) == [2, 4, 2]
+
+
 def test_a_peak_that_is_over_before_the_window_adds_nothing() -> None:
     assert replicas([(0, 1), (15, 8), (30, 1), (45, 1)], behavior(CAREFUL)) == [1, 1, 1, 1]
 
@@ -81,9 +90,10 @@ def test_a_new_leader_gives_nothing_up_before_the_window_has_passed() -> None:
 
 
 def test_bounds_win_and_the_reason_is_reported() -> None:
-    history = History()
-    assert decide(2, 9, 1, 4, behavior(), history, 0).reason == "TooManyReplicas"
-    assert decide(4, 0, 2, 4, behavior(down={**DOWN, "stabilizationWindowSeconds": 0}), history, 1).replicas == 3
+    assert decide(2, 9, 1, 4, behavior(), History(), 0).reason == "TooManyReplicas"
+    at_once_down = {**DOWN, "stabilizationWindowSeconds": 0}
+    history = History(proposals=[(0, 4)])
+    assert decide(4, 0, 2, 4, behavior(down=at_once_down), history, 1).replicas == 3
     assert decide(1, 0, 2, 4, behavior(), History(), 0).replicas == 2
     at_once = {**CAREFUL, "stabilizationWindowSeconds": 0}
     assert decide(1, 8, 1, 8, behavior(at_once), History(), 0).reason == "ScaleUpLimit"

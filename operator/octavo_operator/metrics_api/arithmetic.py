@@ -97,7 +97,8 @@ def _limit(current: int, wanted: int, behavior: Mapping[str, Any], history: Hist
 
 
 def _limit_of(policy: Mapping[str, Any], current: int, history: History, now: float, up: bool) -> int:
-    recent = [change for at, change in history.changes if now - at < policy["periodSeconds"] and (change > 0) == up]
+    """Return the replicas that a policy allows. Its value counts from the replicas at the start of its period."""
+    recent = [change for at, change in history.changes if now - at < policy["periodSeconds"]]
     start, value = current - sum(recent), policy["value"]
     if policy["type"] == "Pods":
         return int(start + value if up else start - value)
