@@ -64,7 +64,8 @@ def test_what_does_not_fit_says_need_have_and_knob() -> None:
 
 
 def test_weights_alone_too_large() -> None:
-    assert "take a larger GPU, or a smaller spec.engine.dtype" in state_of(spec(), weight_bytes=80 * GIB)[2]
+    message = state_of(spec(), weight_bytes=80 * GIB)[2]
+    assert "take a larger GPU, set spec.engine.quantization, or use a smaller spec.engine.dtype" in message
 
 
 def test_on_cpu_the_limit_counts() -> None:
@@ -90,6 +91,9 @@ CHANGES: list[dict[str, Any]] = [
     {"model": {"source": {"huggingFace": {"repository": "org/other"}}}},
     {"model": {"source": {"huggingFace": {"repository": "org/model", "revision": "v2"}}}},
     {"engine": {"dtype": "float32"}},
+    {"engine": {"quantization": "int8"}},
+    {"engine": {"extraArgs": ["--kv-cache-dtype=fp8"]}},
+    {"adapters": [{"name": "sql", "source": {"huggingFace": {"repository": "org/sql"}}}]},
     {"accelerator": {"resourceName": "amd.com/gpu"}},
     {"accelerator": {"count": 0}},
     {"scheduling": {"nodeSelector": {"gpu": "small"}}},
@@ -103,7 +107,15 @@ def test_numbers_of_another_model_or_device_say_nothing(change: dict[str, Any]) 
     assert memory_fit(other, known(spec()))[0] == "Unknown"
 
 
-@pytest.mark.parametrize("change", [{"engine": {"maxModelLength": 100}}, {"replicas": 3}, {"suspend": True}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": {"maxModelLength": 100}},
+        {"engine": {"extraArgs": ["--log-format=json"]}},
+        {"replicas": 3},
+        {"suspend": True},
+    ],
+)
 def test_other_changes_are_judged_with_what_is_known(change: dict[str, Any]) -> None:
     assert memory_fit(spec(**change), known(spec()))[0] == "True"
 

@@ -58,12 +58,13 @@ def fetch_arguments(spec: LLMServiceSpec) -> list[str]:
         *max_size_flag(spec),
         *([f"--revision={revision}"] if revision else []),
         *engine_flags(spec),
-        *(argument for argument in spec.engine.extra_args if _flag(argument) not in SERVER_EXTRA),
+        *loading_arguments(spec),
     ]
 
 
-def _flag(argument: str) -> str:
-    return argument.removeprefix("--").partition("=")[0]
+def loading_arguments(spec: LLMServiceSpec) -> list[str]:
+    """Return the engine.extraArgs that say how the model is loaded and computed, without those of the server alone."""
+    return [arg for arg in spec.engine.extra_args if arg.removeprefix("--").partition("=")[0] not in SERVER_EXTRA]
 
 
 def model_name(spec: LLMServiceSpec) -> str:

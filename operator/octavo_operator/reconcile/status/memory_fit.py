@@ -12,7 +12,7 @@ from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import MemoryStatus
 from octavo_operator.render.container import gpu_resource, on_gpu, shards
-from octavo_operator.render.fetch import is_fetched, model_name
+from octavo_operator.render.fetch import is_fetched, loading_arguments, model_name
 
 SHARE_ON_CPU = 0.90
 """The engine's own default: engine.gpuMemoryUtilization is for GPUs."""
@@ -21,12 +21,17 @@ _BLOCK = 16
 
 
 def subject(spec: LLMServiceSpec) -> str:
-    """Return a text of all that the numbers depend on: if it differs, earlier numbers do not apply."""
+    """Return a text of what the numbers depend on: if it differs, earlier numbers do not apply.
+
+    engine.maxConcurrentRequests is not part of it, since it changes one step only a little.
+    """
     source, wanted = spec.model.source, spec.scheduling.node_selector
     revision = source.hugging_face.revision if source.hugging_face else None
     device = gpu_resource(spec) if on_gpu(spec) else "cpu"
     count = shards(spec) if spec.accelerator.claims else spec.accelerator.count
-    parts = [model_name(spec), revision or "", spec.engine.dtype, device, f"{count}"]
+    types = [spec.engine.dtype, spec.engine.quantization or ""]
+    slots = ["adapters"] if spec.adapters else []
+    parts = [model_name(spec), revision or "", *types, device, f"{count}", *slots, *loading_arguments(spec)]
     return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in sorted(wanted.items()))])
 
 
@@ -83,7 +88,7 @@ def _advice(spec: LLMServiceSpec, memory: MemoryStatus, need: int, tokens: int) 
     if not on_gpu(spec):
         wanted = -(-int(shards(spec) * need / SHARE_ON_CPU) // (1 << 20))
         advice.append(f"raise spec.resources.limits.memory to {wanted}Mi")
-    return " or ".join(advice) or "take a larger GPU, or a smaller spec.engine.dtype"
+    return " or ".join(advice) or "take a larger GPU, set spec.engine.quantization, or use a smaller spec.engine.dtype"
 
 
 def _size(count: float) -> str:
