@@ -142,7 +142,10 @@ class ScriptedEngine:
             raise EngineDeadError("the engine process was killed by SIGKILL")
         if path.startswith("slow"):
             await asyncio.sleep(0.3)
-        self.state.adapters[name] = AdapterInfo(name=name, path=path, digest=f"digest of {path}", rank=8, created=7)
+        warning = "it was trained on another model" if path == "foreign" else ""
+        self.state.adapters[name] = AdapterInfo(
+            name=name, path=path, digest=f"digest of {path}", rank=8, created=7, warning=warning
+        )
 
     async def unload_adapter(self, name: str) -> None:
         del self.state.adapters[name]

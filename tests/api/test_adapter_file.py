@@ -30,7 +30,8 @@ class Engine:
         self.asked.append(f"load {name} {path}")
         if path == "broken":
             raise ModelLoadError("broken: the adapter has rank 99, and --max-lora-rank is 16")
-        self.state.adapters[name] = AdapterInfo(name=name, path=path, digest=path, rank=8, created=7)
+        warning = "it was trained on another model" if path == "foreign" else ""
+        self.state.adapters[name] = AdapterInfo(name=name, path=path, digest=path, rank=8, created=7, warning=warning)
 
     async def unload_adapter(self, name: str) -> None:
         self.asked.append(f"unload {name}")
@@ -76,8 +77,8 @@ def test_adapters_come_and_go_with_the_file(case: Case) -> None:
     assert case.look(SQL, {**SQL, "name": "legal"}) == ["load sql good", "load legal good"]
     assert case.states == {"sql": ("Loaded", ""), "legal": ("Loaded", "")}
     assert case.look_again() == []
-    assert case.look({**SQL, "version": "2", "path": "better"}) == ["unload legal", "load sql better"]
-    assert list(case.states) == ["sql"]
+    assert case.look({**SQL, "version": "2", "path": "foreign"}) == ["unload legal", "load sql foreign"]
+    assert case.states == {"sql": ("Loaded", "it was trained on another model")}
 
 
 def test_one_that_fails_harms_no_other_and_is_tried_again_ever_more_rarely(case: Case) -> None:

@@ -67,6 +67,8 @@ def test_a_name_is_replaced_only_if_the_request_says_so(served: Served) -> None:
     assert again.status_code == 400
     assert "'sql' has already been loaded" in error_of(again)["message"]
     assert served.http.post(LOAD, json={**body, "lora_path": "second", "load_inplace": True}).status_code == 200
+    foreign = served.http.post(LOAD, json={"lora_name": "fr", "lora_path": "foreign"})
+    assert foreign.text.endswith("added successfully.\nWarning: it was trained on another model")
     served.http.post("/v1/completions", json={"model": "sql", "prompt": "Hi"})
     assert served.engine.requests[-1].adapter == "digest of second"
 

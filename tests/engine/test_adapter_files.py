@@ -13,6 +13,7 @@ import pytest
 import torch
 from adapters import PREFIX, write_adapter
 
+from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.lora import adapter as adapter_module
 from octavo_engine.model.lora.adapter import (
@@ -315,6 +316,26 @@ def test_names_and_types_that_peft_has_written_are_read(tmp_path: Path) -> None:
     adapter = read(tmp_path, {**old, **wrapped}, rank_pattern={"v_proj": 2}, alpha_pattern={"layers.[0-3].*v_proj": 6})
     assert {module.name: (module.rank, module.scale) for module in adapter.modules} == {Q: (4, 2.0), V: (2, 3.0)}
     assert adapter.rank == 4
+
+
+@pytest.mark.parametrize(
+    ("base", "served", "warns"),
+    [
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct", True),
+        ("unsloth/llama-3.1-8b-instruct-bnb-4bit", "meta-llama/Llama-3.1-8B-Instruct", False),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-FP8", False),
+        ("owner/phi4mini", "other/phi4", True),
+        ("/home/me/checkpoint", "owner/model", False),
+        ("owner/model", "/models/own", False),
+        (None, "owner/model", False),
+    ],
+)
+def test_an_adapter_of_another_base_model_is_warned_of(
+    base: str | None, served: str, warns: bool, tmp_path: Path
+) -> None:
+    write_adapter(tmp_path, tensors(), {**CONFIG, "base_model_name_or_path": base})
+    warning = AdapterStore(LIMITS, 1, served).load("a", str(tmp_path)).warning
+    assert (f"trained on {base}, and {served} is served" in warning) if warns else not warning
 
 
 def test_the_digest_is_of_weights_and_scales(tmp_path: Path) -> None:

@@ -242,13 +242,13 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
     for ticket, path in enumerate(("old", "new")):
         store.begin_load(ticket, "sql", path)
     for path, read in reversed(list(zip(("old", "new"), reads, strict=True))):
-        read.set_result(cast("Adapter", SimpleNamespace(digest=path, rank=1)))
+        read.set_result(cast("Adapter", SimpleNamespace(digest=path, rank=1, base="")))
         ((_, outcome),) = store.loaded()
         assert isinstance(outcome, AdapterInfo if path == "new" else ModelLoadError)
     assert store.digest_of("sql") == "new"
     store.begin_load(2, "sql", "late")
     store.unload("sql")
-    reads[2].set_result(cast("Adapter", SimpleNamespace(digest="late", rank=1)))
+    reads[2].set_result(cast("Adapter", SimpleNamespace(digest="late", rank=1, base="")))
     ((_, outcome),) = store.loaded()
     assert "was loaded again, or unloaded" in str(outcome)
     with pytest.raises(KeyError):
@@ -258,7 +258,7 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
 def test_requests_that_were_sent_before_a_name_was_loaded_anew_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The HTTP process names the weights, and hears of new ones later than the engine; an unload forgets them all."""
     store = AdapterStore(cast("Any", None), 4)
-    monkeypatch.setattr(store, "_read", lambda path: SimpleNamespace(digest=path, rank=1))
+    monkeypatch.setattr(store, "_read", lambda path: SimpleNamespace(digest=path, rank=1, base=""))
     sampling = SamplingParams(max_tokens=1)
     for path in ("a", "b", "b", "c", "b"):
         store.load("sql", path)

@@ -21,6 +21,7 @@ from octavo_engine.core.request import Request
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError
 from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
+from octavo_engine.model.lora.base_model import warn_of_base
 from octavo_engine.model.source import resolve_adapter
 
 log = logging.getLogger(__name__)
@@ -58,13 +59,13 @@ class _Load:
 class AdapterStore:
     """The adapters by name and by digest. The loop's thread owns it; only reading is done in other threads."""
 
-    def __init__(self, limits: AdapterLimits, max_adapters: int) -> None:
-        """Start without adapters.
+    def __init__(self, limits: AdapterLimits, max_adapters: int, served: str = "") -> None:
+        """Start without adapters of the `served` model, a Hugging Face id, a path or nothing.
 
         At most `max_adapters` stay in CPU memory, unless requests use more; the least recently used ones are dropped
         first.
         """
-        self._limits, self._max_adapters = limits, max_adapters
+        self._limits, self._max_adapters, self._served = limits, max_adapters, served
         self._names: dict[str, str] = {}
         self._replaced: dict[str, str] = {}
         """For some names, the digest that they stood for before their newest load. It stays known, as the HTTP process
@@ -121,8 +122,16 @@ class AdapterStore:
         self._names[name] = adapter.digest
         self._touch(known)
         self._shrink()
-        created = int(time.time())
-        return AdapterInfo(name=name, path=path, digest=adapter.digest, rank=adapter.rank, created=created)
+        if warning := warn_of_base(adapter.base, self._served):
+            log.warning("adapter %s: %s", name, warning)
+        return AdapterInfo(
+            name=name,
+            path=path,
+            digest=adapter.digest,
+            rank=adapter.rank,
+            created=int(time.time()),
+            warning=warning,
+        )
 
     def unload(self, name: str) -> None:
         """Remove the adapter's name, also from a load under way; requests that use the adapter run to their end."""

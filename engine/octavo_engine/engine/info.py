@@ -81,6 +81,8 @@ class AdapterInfo:
     rank: int
     created: int
     """The Unix time, in seconds, at which the adapter was loaded."""
+    warning: str = ""
+    """A sentence if the adapter may be one of another base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def start_engine(
             sizing = replace(sizing, plan=loaded.plan)
             log.info("memory plan, graphs measured: %s", sizing.plan.describe())
         scheduler = _scheduler(config, sizing.resolved, sizing.plan, loaded.swap_seconds, pooling)
-        adapters = _adapters(config, loaded, scheduler, executor)
+        adapters = _adapters(config, files, loaded, scheduler, executor)
         info = _engine_info(config, files, sizing, sampling, pooling, time.perf_counter() - started)
         info = replace(info, adapters=_load_adapters(config, adapters))
         report("warmup", 1.0, "")
@@ -130,10 +130,12 @@ def _engine_info(
     )
 
 
-def _adapters(config: EngineConfig, loaded: ReadyWorker, scheduler: Scheduler, executor: Executor) -> Adapters | None:
+def _adapters(
+    config: EngineConfig, files: ModelFiles, loaded: ReadyWorker, scheduler: Scheduler, executor: Executor
+) -> Adapters | None:
     if loaded.adapters is None:
         return None
-    store = AdapterStore(loaded.adapters, config.cpu_loras)
+    store = AdapterStore(loaded.adapters, config.cpu_loras, "" if files.commit is None else files.name)
     return Adapters(store, config.max_loras, scheduler, executor)
 
 

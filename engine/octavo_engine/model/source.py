@@ -33,6 +33,11 @@ class ModelFiles:
     """The commit of a Hugging Face repository; the same revision gives further files of the same model."""
 
 
+def is_hub_id(name: str) -> bool:
+    """Return True for a name in the form of a Hugging Face id, owner/name."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
 def resolve_model(model: str, revision: str | None, progress: Progress, *, weights: bool = True) -> ModelFiles:
     """Return the files of `model`, fetched first if they are elsewhere; ModelLoadError says why there are none.
 
@@ -59,7 +64,7 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
             return _from_directory(model, s3.pull(model, report, weights=weights))
     if local := _local(model):
         return local
-    if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
+    if is_hub_id(model) and not model.endswith(".gguf"):
         from octavo_engine.model.downloads import hub
 
         with one_at_a_time(model, report):
@@ -91,7 +96,7 @@ def resolve_adapter(path: str, revision: str | None = None, report: Report = _un
     except (OSError, RuntimeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise AdapterNotFoundError(f"{path[:200]}: cannot be read: {reason}") from None
-    if _HUB_ID.fullmatch(path):
+    if is_hub_id(path):
         from octavo_engine.model.downloads import hub
 
         with _or_not_found(), one_at_a_time(path, report):

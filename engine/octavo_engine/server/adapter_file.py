@@ -82,6 +82,8 @@ class _Adapter:
     loaded: str | None = None
     """The version that is loaded and answers requests."""
     failures: int = 0
+    warning: str = ""
+    """The engine's warning about the loaded version."""
     problem: str = ""
     again_at: float = 0.0
 
@@ -96,7 +98,7 @@ class _Adapter:
 
     def report(self) -> dict[str, Any]:
         """Return the adapter's entry in the response of /health/adapters."""
-        message = "" if self.state == "Loaded" else self.problem or self.entry.message
+        message = self.warning if self.state == "Loaded" else self.problem or self.entry.message
         if self.loaded is not None and self.state != "Loaded":
             message = f"{message}; until then requests use the weights that were loaded before".removeprefix("; ")
         return {"name": self.entry.name, "version": self.entry.version, "state": self.state, "message": message}
@@ -201,6 +203,7 @@ class AdapterFile:
             self._note_failure(adapter, str(error))
             return
         adapter.loaded, adapter.failures, adapter.problem = entry.version, 0, ""
+        adapter.warning = self.engine.state.adapters[entry.name].warning
         log.info("adapter %s was loaded from %s", entry.name, entry.path)
 
     def _note_failure(self, adapter: _Adapter, problem: str) -> None:

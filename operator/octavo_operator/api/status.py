@@ -110,7 +110,9 @@ class AdapterReplicaStatus(StatusModel):
     state: Annotated[AdapterState, OpenString] = Field(
         description="Pending (the pod has not taken the list in yet), Fetching, Loading, Loaded or Failed."
     )
-    message: Sentence | None = Field(default=None, description="Why it is not loaded, in a sentence.")
+    message: Sentence | None = Field(
+        default=None, description="Why it is not loaded, or the engine's warning about it, in a sentence."
+    )
 
 
 class AdapterStatus(StatusModel):

@@ -137,6 +137,8 @@ class Adapter:
     modules: tuple[AdapterModule, ...]
     num_bytes: int
     file: MemoryFile
+    base: str = ""
+    """The base model that it was trained on, as its configuration names it."""
 
     def writes(self, slot: int) -> Iterator[AdapterWrite]:
         """Yield the writes, of bounded size each, that put the adapter into a slot."""
@@ -195,7 +197,7 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
     with _about(path):
         _check_numbers(file, headers, modules, half=limits.half)
     digest.update(json.dumps([[module.name, module.scale, module.transposed] for module in modules]).encode())
-    return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file)
+    return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file, config.base)
 
 
 def _versions(directory: Path) -> list[tuple[int, int, int]]:

@@ -21,6 +21,8 @@ from octavo_engine.model.quantization.expressions import check_expressions, comp
 
 CONFIG_FILE = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 << 20
+_LONGEST_BASE = 256
+"""Characters that are kept of the base model's name, which messages show."""
 _MAX_PATTERNS = 4096
 """The most patterns of a field; EVA has one for each module."""
 _MOST_WAYS = 1_000_000
@@ -61,6 +63,8 @@ class PeftConfig:
     """Regular expressions of module names, each with the rank of these modules instead of `rank`; the first match is
     used."""
     alpha_pattern: _Patterns = ()
+    base: str = ""
+    """The base model that the adapter was trained on, by the name that its training used."""
     before_019: bool = True
     """Whether PEFT's version is lower than 0.19, which changed the layout of adapters of parameters, or is not stated.
     """
@@ -103,6 +107,7 @@ def read_peft_config(directory: Path) -> PeftConfig:
         rslora,
         _patterns(path, "rank_pattern", values),
         _patterns(path, "alpha_pattern", values),
+        str(values.get("base_model_name_or_path") or "")[:_LONGEST_BASE],
         _version(values.get("peft_version")) < (0, 19),
     )
 

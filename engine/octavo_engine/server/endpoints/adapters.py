@@ -67,7 +67,9 @@ def routes(serving: Serving) -> APIRouter:
                 await _load(serving, body, turns, key_of(request.scope).name)
             finally:
                 loading.discard(body.lora_name)
-        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+            warning = serving.engine.state.adapters[body.lora_name].warning
+        success = f"Success: LoRA adapter '{body.lora_name}' added successfully."
+        return PlainTextResponse(f"{success}\nWarning: {warning}" if warning else success)
 
     @router.post("/v1/unload_lora_adapter", response_model=None)
     async def unload(request: Request) -> Response:

@@ -1,0 +1,33 @@
+"""Warns of an adapter whose configuration names another base model than the one that is served.
+
+Names prove nothing: a base is often a local folder, and many owners publish copies of one model. So it is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+
+from octavo_engine.model.source import is_hub_id
+
+_QUANTIZED = re.compile(
+    r"[-_.](gguf|awq|gptq|bnb|nf4|quantized|unsloth|dynamic|(nv|mx)?fp[48]|int[48]|[48]-?bit|w\d+a\d+)\b.*"
+)
+"""The end of a name that says how a copy of a model is quantized."""
+
+
+def warn_of_base(trained_on: str, served: str) -> str:
+    """Return a sentence if an adapter was trained on another Hugging Face repository than the served one, else "".
+
+    `trained_on` is `base_model_name_or_path` of its configuration. Owners and ends that name a quantization are not
+    compared, and neither are names that are no Hugging Face ids.
+    """
+    if not (is_hub_id(trained_on) and is_hub_id(served)) or _model_name(trained_on) == _model_name(served):
+        return ""
+    return (
+        f"its configuration says that it was trained on {trained_on}, and {served} is served: "
+        "if their weights differ, the adapter's answers are wrong"
+    )
+
+
+def _model_name(hub_id: str) -> str:
+    return _QUANTIZED.sub("", hub_id.rpartition("/")[2].lower())
