@@ -29,6 +29,6 @@ while batch.status in ("validating", "in_progress", "finalizing"):
     batch = client.batches.retrieve(batch.id)
 print(f"the batch is {batch.status}: {batch.request_counts}")
 if batch.output_file_id:
-    for text in client.files.content(batch.output_file_id).text.splitlines():
+    for text in client.files.content(batch.output_file_id).text.strip().split("\n"):
         row = json.loads(text)
         print(f"{row['custom_id']}: {row['response']['body']['choices'][0]['message']['content']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,28 @@ def error_message(content: bytes) -> str:
         return str(json.loads(content)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return " ".join(content[:200].decode(errors="replace").split())
+
+
+def lines_of(response: httpx2.Response) -> Iterator[str]:
+    """Yield the lines of a stream. Only a line feed ends one.
+
+    `iter_lines` also ends lines at U+0085, U+2028 and U+2029, which the JSON of an event may contain as they are.
+    """
+    rest = b""
+    for part in response.iter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+    yield rest.decode(errors="replace")
+
+
+async def async_lines_of(response: httpx2.Response) -> AsyncIterator[str]:
+    """Yield the lines of a stream of an asynchronous client, as `lines_of` does."""
+    rest = b""
+    async for part in response.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
 
 
 def event_of(line: str) -> Mapping[str, Any] | None:

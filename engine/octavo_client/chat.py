@@ -69,7 +69,7 @@ class Conversation:
         with self._http.stream("POST", f"{self._base}/chat/completions", json=body) as response:
             if response.status_code != 200:
                 raise ClientError(api.error_message(response.read()))
-            for line in response.iter_lines():
+            for line in api.lines_of(response):
                 if (event := api.event_of(line)) is None:
                     continue
                 if not event:

@@ -60,7 +60,7 @@ class Client:
                 if response.status_code != 200:
                     timing.error = f"{response.status_code}: {api.error_message(await response.aread())}"
                     return timing
-                lines = response.aiter_lines()
+                lines = api.async_lines_of(response)
                 await _read_stream(lines, start, timing)
                 await _read_to_end(lines)
         except (httpx2.HTTPError, ClientError) as error:

@@ -145,7 +145,7 @@ def _entries(path: Path, text: str) -> Iterator[Prompt]:
         for number, entry in enumerate(_parsed(path, text, "the file"), 1):
             yield from _first_turn(path, number, entry)
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # `splitlines` cuts at U+2028 too, which JSON may contain
         if not line.strip():
             continue
         entry = _parsed(path, line, f"line {number}")

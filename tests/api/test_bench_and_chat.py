@@ -185,6 +185,16 @@ def test_a_broken_stream_does_not_end_the_chat(
     assert says in capsys.readouterr().out
 
 
+def test_line_separators_of_unicode_are_text(typed: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    text = "a\u2028b\u2029c\x85d"
+    choice = {"text": text, "delta": {"content": text}}
+    typed("Hi", "/quit")
+    with speaks(f"data: {json.dumps({'choices': [choice]}, ensure_ascii=False)}", "data: [DONE]") as url:
+        assert chat.run(parse(chat, url)) == 0
+        assert bench.run(parse(bench, url, "--concurrency=1", "--num-prompts=1", "--output-len=1")) == 0
+    assert text in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("usage", ["null", "{}", '{"prompt_tokens": "x"}', "[]"])
 def test_usage_may_be_missing(tmp_path: Path, usage: str) -> None:
     texts = ['data: {"choices": [{"text": "a"}]}'] * 3

@@ -94,8 +94,8 @@ def lengths(prompts: list[Prompt]) -> list[tuple[int, int]]:
 def test_a_mix_asks_for_each_answers_own_length(server: Served, tmp_path: Path) -> None:
     server.play(" ".join(["one"] * 40))
     file = tmp_path / "prompts.jsonl"
-    lines = [{"prompt": f"tell me of number {n}", "output_len": n} for n in (4, 9, 30, 2000)]
-    file.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+    lines = [{"prompt": f"tell me\u2028of number {n}", "output_len": n} for n in (4, 9, 30, 2000)]
+    file.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n\n", encoding="utf-8")
     args = ("--dataset", str(file), "--concurrency", "2", "--num-prompts", "3")
     assert bench.run(parse(bench, server.url, *args)) == 0
     assert sorted(request.sampling.max_tokens or 0 for request in server.engine.requests[1:]) == [4, 9, 30]
