@@ -83,7 +83,8 @@ def run(config: EngineConfig, source: Path, target: Path) -> int:
 
 def _opened(target: Path) -> IO[str]:
     try:
-        return target.open("a")
+        # Half of a surrogate pair, which an `id` may have, is written as JSON escapes it: UTF-8 cannot encode it.
+        return target.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigurationError(f"--output {target} cannot be written: {error.strerror}") from None
 
@@ -113,7 +114,7 @@ def _finished(target: Path) -> set[int]:
 
 def _read(source: Path) -> Iterator[Task]:
     try:
-        lines = source.read_text().splitlines()
+        lines = source.read_text(encoding="utf-8").split("\n")  # `splitlines` cuts at U+2028 too, which JSON may have
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"--input {source} cannot be read: {why}") from None
@@ -125,8 +126,8 @@ def _read(source: Path) -> Iterator[Task]:
 def _parse(index: int, text: str) -> Task:
     try:
         line = json.loads(text)
-    except ValueError as error:
-        return Task(index, {}, f"line {index + 1} is no JSON: {error}")
+    except (ValueError, RecursionError) as error:
+        return Task(index, {}, f"line {index + 1} is not JSON: {error}")
     if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
         return Task(index, {}, f"line {index + 1} must be an object with either prompt or messages")
     if unknown := sorted(set(line) - _KNOWN):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +16,13 @@ import pytest
 import torch
 
 from octavo_engine import LLM, SamplingParams
+from octavo_engine import llm as llm_module
 from octavo_engine.cli import main
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import resolved_config
-from octavo_engine.errors import FORBIDDEN, NotAdmissibleError
+from octavo_engine.errors import FORBIDDEN, ModelLoadError, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import worker
@@ -194,7 +196,19 @@ def test_a_row_that_cannot_be_sampled_ends_alone(
 def generate(tiny_model: Path, source: Path, target: Path) -> list[dict[str, Any]]:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
     assert main(["generate", str(tiny_model), f"--input={source}", f"--output={target}", *flags]) == 0
-    return sorted((json.loads(line) for line in target.read_text().splitlines()), key=lambda line: line["index"])
+    return sorted(
+        map(json.loads, target.read_text(encoding="utf-8").strip().split("\n")), key=lambda line: line["index"]
+    )
+
+
+def test_a_tokenizer_that_cannot_be_used_leaves_no_engine_behind(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm_module, "start_engine", lambda *_: pytest.fail("an engine was started"))
+    broken = shutil.copytree(tiny_model, tmp_path / "model")
+    (broken / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json is broken"):
+        LLM(str(broken), **SETTINGS)
 
 
 def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path, tmp_path: Path) -> None:
@@ -216,14 +230,16 @@ def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path
         {"prompt": [1], "stop_token_ids": None},
         {"prompt": [1], "stop_token_ids": 5},
         {"prompt": [1], "min_tokens": "3"},
+        {"id": "\u2028", "prompt": [1, 2], "max_tokens": 1},
     ]
-    source.write_text("\n".join([json.dumps(line) for line in lines] + ["no json"]))
+    others = ["no json", "[" * 100_000, '{"id": "\\ud800", "prompt": [1], "max_tokens": 1}']
+    source.write_text("\n".join([json.dumps(line, ensure_ascii=False) for line in lines] + others), encoding="utf-8")
     answers = generate(tiny_model, source, target)
-    assert [answer["index"] for answer in answers] == list(range(17))
-    assert answers[0]["id"] == "a"
+    assert [answer["index"] for answer in answers] == list(range(20))
+    assert [answers[i]["id"] for i in (0, 16, 19)] == ["a", "\u2028", "\ud800"]
     assert answers[0]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
     assert answers[0]["text"] == answers[8]["text"]
-    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, *range(10, 17)))
+    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, *range(10, 16), 17, 18))
     assert answers[9]["text"] == " w5" * 4
 
 
