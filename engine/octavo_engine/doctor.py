@@ -43,7 +43,11 @@ class Result:
 
 def results(port: int) -> Iterator[Result]:
     """Run all checks, in the order in which a start would meet the problems. Nothing is downloaded or changed."""
-    checks: list[Callable[[], Iterator[Result]]] = [_versions, _gpus, _cpu, _memory, _shared_memory, _disk, _files]
+    yield Result("octavo", "ok", f"{__version__}, Python {platform.python_version()}")
+    if importlib.util.find_spec("torch") is None:
+        yield Result("torch", "problem", "is not installed", "install Octavo with its extra: octavo[engine]")
+        return  # the other checks need packages of that extra
+    checks: list[Callable[[], Iterator[Result]]] = [_torch, _gpus, _cpu, _memory, _shared_memory, _disk, _files]
     for check in checks:
         yield from check()
     yield _port(port)
@@ -63,12 +67,7 @@ def run(port: int, as_json: bool) -> int:
     return ConfigurationError.exit_code if any(each.state == "problem" for each in found) else 0
 
 
-def _versions() -> Iterator[Result]:
-    python = platform.python_version()
-    yield Result("octavo", "ok", f"{__version__}, Python {python}")
-    if importlib.util.find_spec("torch") is None:
-        yield Result("torch", "problem", "is not installed", "install Octavo with its extra: octavo[engine]")
-        return
+def _torch() -> Iterator[Result]:
     import torch
 
     yield Result("torch", "ok", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}")

@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 import socket
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ def test_what_is_no_port_is_refused_before_any_check(given: str, capsys: pytest.
     with pytest.raises(SystemExit, match="2"):
         main(["doctor", f"--port={given}"])
     assert f"--port: {given!r} is not a whole number from 0 to 65,535" in capsys.readouterr().err
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
+    assert main(["doctor", "--port", "0"]) == 2
+    assert "install Octavo with its extra: octavo[engine]" in capsys.readouterr().out
 
 
 def test_an_old_cpu_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
