@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNITS = {
@@ -17,7 +18,9 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a size: write a number with B, KiB, MiB, GiB or TiB, as in 2GiB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    if math.isinf(size := float(match[1]) * _UNITS[match[2]]):
+        raise ValueError(f"{text[:40]!r} is not a size: it is larger than any memory")
+    return int(size)
 
 
 def format_size(size: float) -> str:

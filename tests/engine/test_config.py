@@ -89,6 +89,7 @@ WRONG_FILES = {
     "out of range": ("gpu-memory-utilization: 1.5\n", "--gpu-memory-utilization: 1.5 is above the largest"),
     "neither true nor false": ("enforce-eager: perhaps\n", "--enforce-eager: 'perhaps' is neither true nor false"),
     "no size": ("kv-cache-memory: 2 gigs\n", "--kv-cache-memory: '2 gigs' is not a size"),
+    "no finite size": (f"kv-cache-memory: {'9' * 400}GiB\n", "it is larger than any memory"),
     "two for one": ("max-num-seqs: [1, 2]\n", "--max-num-seqs takes one value, not 2"),
     "no choice": ("attention-backend: fast\n", "--attention-backend: 'fast' is not one of auto, triton, varlen,"),
 }
