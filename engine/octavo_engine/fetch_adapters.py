@@ -236,6 +236,8 @@ class Fetcher:
             fetch.began = self.clock()
         except (ConfigurationError, OSError) as error:
             self._fail(fetch, str(error))
+        except ValueError as error:  # a NUL byte, which neither arguments nor variables of a process can have
+            self._fail(fetch, f"its source or a credential of it cannot be given to a process: {error}")
 
     def _look_at(self, fetch: _Fetch, running: Running) -> None:
         code = running.ended()

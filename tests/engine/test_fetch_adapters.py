@@ -184,6 +184,15 @@ def test_each_adapter_has_its_own_credentials_alone(pod: Pod, monkeypatch: pytes
     assert "hf_secret" not in (pod.folder / "out").read_text()
 
 
+def test_a_credential_that_no_process_can_have_keeps_no_other_adapter_waiting(pod: Pod) -> None:
+    (pod.folder / "token").write_bytes(b"hf_\0secret")
+    (pod.folder / "there").mkdir()
+    pod.wants({**SQL, "files": {"HF_TOKEN": "token"}}, {"name": "other", "path": str(pod.folder / "there")})
+    Fetcher(pod.folder / "list", pod.folder / "out", pod.folder, pull_process(None)).step()
+    assert pod.entries["sql"]["failed"] and "null byte" in pod.entries["sql"]["message"]
+    assert "path" in pod.entries["other"] and "secret" not in (pod.folder / "out").read_text()
+
+
 def test_a_list_that_is_not_written_yet_takes_nothing_away(pod: Pod) -> None:
     (pod.folder / "list").write_text("")
     (pod.folder / "out").write_text("as it was")
