@@ -313,6 +313,18 @@ def test_a_checkpoint_in_mxfp4_computes_as_in_transformers(tmp_path: Path) -> No
     assert_same(logits, reference_logits(model, tokens))
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_scales_that_are_not_numbers_are_refused(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, name = write_checkpoint(TINY_GPT_OSS, tmp_path, CPU), "model.layers.0.mlp.experts.down_proj_scales"
+    path = next(directory.glob("*.safetensors"))
+    tensors = load_file(path)
+    tensors[name].view(-1)[-1] = 255
+    save_file(tensors, path)
+    monkeypatch.setattr(device_support, "triton_runs_on", lambda _: kept)
+    with pytest.raises(ModelLoadError, match=f"{name}' has scales that are not numbers"):
+        load(directory)
+
+
 @pytest.mark.parametrize("rank", [None, 0, 1])
 def test_where_kernels_multiply_mxfp4_experts_stay_as_they_are_stored(
     rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -192,14 +192,26 @@ def test_other_tables_and_states_of_bitsandbytes_are_refused(tmp_path):
         (state, lambda t: t[:-1], "is not the JSON object that bitsandbytes writes"),
         (
             state,
-            lambda _: torch.frombuffer(bytearray(b'{"blocksize": 128}'), dtype=torch.uint8),
+            lambda _: torch.frombuffer(bytearray(b'{"blocksize": 128, "shape": [128, 256]}'), dtype=torch.uint8),
             "other blocks than of 64",
+        ),
+        (
+            state,
+            lambda _: torch.frombuffer(bytearray(b'{"blocksize": 64, "shape": ["all", 256]}'), dtype=torch.uint8),
+            "has a shape that is not one of rows and columns",
         ),
     ):
         full = corrupt(tmp_path, name, change)
         if message:
             with pytest.raises(ModelLoadError, match=f"{full}' {message}|{full}' .*{message}"):
                 load(tmp_path)
+
+
+def test_a_row_of_zeros_in_llm_int8_has_the_scale_zero(tmp_path):
+    save_grouped(tmp_path, "llm_int8")
+    for name in ("weight", "SCB"):
+        corrupt(tmp_path, name, lambda tensor: tensor.index_fill(0, torch.tensor([3]), 0))
+    assert logits_of(load(tmp_path)).isfinite().all()
 
 
 def test_act_order_that_the_configuration_does_not_say_is_refused(tmp_path):

@@ -24,7 +24,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import Projection, Weights
-from octavo_engine.model.quantization.packed import write_nonnegative
+from octavo_engine.model.quantization.loading import write_nonnegative
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 from octavo_engine.model.safetensors_file import DTYPE_BYTES
@@ -117,15 +117,20 @@ class _Scales:
         state = _parse_state(values)
         rows, columns = self.projection.first_row + self.projection.stored_rows.total, self.projection.columns.total
         shape = state.get("shape")
-        if state.get("blocksize") != _BLOCK or not isinstance(shape, list) or len(shape) != 2 or shape[1] != columns:
+        if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int:
+            raise ValueError("has a shape that is not one of rows and columns")
+        if state.get("blocksize") != _BLOCK or shape[1] != columns:
             raise ValueError(f"says a shape other than {[rows, columns]} or other blocks than of {_BLOCK} numbers")
+        offset = state.get("nested_offset") or 0.0
+        if not isinstance(offset, int | float):
+            raise ValueError("has a nested_offset that is not a number")
         if self.nested and (shape[0] < rows or state.get("nested_blocksize") != _NESTED_BLOCK):
             raise ValueError(
                 f"has double quantization over {shape[0]} rows in blocks of {state.get('nested_blocksize')}, and "
                 f"{rows} rows in blocks of {_NESTED_BLOCK} are computed"
             )
         self.found["blocks"] = -(-shape[0] * columns // _BLOCK // _NESTED_BLOCK)
-        self.found["offset"] = float(state.get("nested_offset") or 0.0)
+        self.found["offset"] = float(offset)
         self._write_if_complete()
 
     def _write_if_complete(self) -> None:

@@ -21,8 +21,8 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.quantization.grouped import looked_up, unpack
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
-from octavo_engine.model.quantization.loading import check_scales
-from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0
+from octavo_engine.model.quantization.loading import check_scales, write_nonnegative
+from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0, check_powers
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
@@ -32,8 +32,6 @@ _PIECE = 1 << 20
 _PIECE_BYTES = 10
 """The most bytes for one of these numbers: its code as a byte and as an index, and the number in float32."""
 _FLOAT32_BYTES = 4
-_NOT_A_NUMBER = 255
-"""The code of NaN in e8m0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class FP4(WeightOnly):
         yield replace(codes, types=("U8",))
         target, groups = cast("Tensor", weights.scale)[rows], columns.by(self.group_size)
         scales = plain(f"{name}.{self.stored.scales}", target, stored, groups, order=projection.order)
-        fill, types = (_write_powers, ("U8", "F8_E8M0")) if self._in_powers else (_write_e4m3, ("F8_E4M3",))
+        fill, types = (_write_powers, ("U8", "F8_E8M0")) if self._in_powers else (write_nonnegative, ("F8_E4M3",))
         pieces = tuple(replace(piece, fill=fill) for piece in scales.pieces)
         yield replace(scales, types=types, pieces=pieces)
         if weights.row_scale is not None:
@@ -144,19 +142,10 @@ def _rows_of_a_piece(columns: int) -> int:
     return max(1, _PIECE // columns)
 
 
-def _write_e4m3(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Copy scales; ValueError unless they are finite and not negative."""
-    wide = values.float()
-    if not bool(((wide >= 0) & wide.isfinite()).all()):
-        raise ValueError("has scales that are negative or not finite")
-    write(target, rows, values)
-
-
 def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Copy scales in e8m0; ValueError if some are NaN."""
     stored = values.view(torch.uint8)
-    if bool((stored == _NOT_A_NUMBER).any()):
-        raise ValueError("has scales that are not numbers")
+    check_powers(stored)
     write(target, rows, stored)
 
 

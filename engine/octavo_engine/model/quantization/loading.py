@@ -42,6 +42,14 @@ def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
     write(target, rows, values)
 
 
+def write_nonnegative(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Cast and copy scales; ValueError unless all are finite and not negative. In 16 bits a tiny one becomes zero."""
+    wide = values.float()
+    if not bool(((wide >= 0) & wide.isfinite()).all()):
+        raise ValueError("has scales that are negative or not finite")
+    write(target, rows, values)
+
+
 def check_scales(values: Tensor, least: float = 0) -> None:
     """Raise ValueError unless all scales are above `least` and finite: with others, answers would be wrong."""
     wrong = ~((values > least) & values.isfinite())

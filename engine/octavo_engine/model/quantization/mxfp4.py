@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, check_finite
 from octavo_engine.model.fields import Fields
 
 _BLOCK = 32
 _HALVES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1 = (*_HALVES, *(-value for value in _HALVES))
 E8M0 = (*(2.0 ** (code - 127) for code in range(255)), math.nan)
+_NOT_A_NUMBER = 255
+"""The code of NaN in e8m0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,9 @@ class MXFP4:
         blocks, halves = columns.by(_BLOCK), _BLOCK // 2
         part, shape = (slice(0, len(codes)), rows.slice, blocks.slice), (len(codes), rows.total, blocks.total)
         targets = (codes.unflatten(-1, (-1, halves)), (*shape, halves)), (scales, shape)  # type: ignore[no-untyped-call]
-        for suffix, (target, stored) in zip(("blocks", "scales"), targets, strict=True):
-            pieces = (Piece(target, part, _copy),)
+        fills = _copy, _copy_powers
+        for suffix, (target, stored), fill in zip(("blocks", "scales"), targets, fills, strict=True):
+            pieces = (Piece(target, part, fill),)
             yield CheckpointTensor(name=f"{name}_{suffix}", shape=stored, pieces=pieces, types=("U8",))
 
     def tensors(self, name: str, target: Tensor, rows: Span, columns: Span) -> Iterator[CheckpointTensor]:
@@ -91,6 +94,17 @@ def _copy(target: Tensor, rows: Rows, values: Tensor) -> None:
     place.copy_(values.reshape(place.shape))
 
 
+def _copy_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
+    check_powers(values)
+    _copy(target, rows, values)
+
+
+def check_powers(codes: Tensor) -> None:
+    """Raise ValueError if some of these codes of e8m0, uint8, are NaN."""
+    if bool((codes == _NOT_A_NUMBER).any()):
+        raise ValueError("has scales that are not numbers")
+
+
 def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Write the numbers of e2m1 codes, not yet multiplied with their powers of two, expert by expert."""
     numbers = torch.tensor(E2M1, dtype=target.dtype, device=target.device)
@@ -101,7 +115,8 @@ def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 def _scale_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Multiply the numbers in `target` with their powers of two."""
+    check_powers(values)
     powers = torch.tensor(E8M0, device=target.device)
     for mine, stored in zip(target[rows], values, strict=True):
-        codes = stored.to(target.device).int()
-        mine.unflatten(-1, (-1, _BLOCK)).mul_(powers[codes].view(*mine.shape[:-1], -1, 1))
+        own = powers[stored.to(target.device).int()].view(*mine.shape[:-1], -1, 1)
+        check_finite(mine.unflatten(-1, (-1, _BLOCK)).mul_(own), own)

@@ -200,13 +200,6 @@ def _write_words(target: Tensor, rows: Rows, words: Tensor) -> None:
     write(target, rows, words.contiguous().view(torch.uint8))
 
 
-def write_nonnegative(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Copy scales; ValueError unless they are finite and not negative. In 16 bits a tiny one is stored as zero."""
-    if not bool(((values >= 0) & values.isfinite()).all()):
-        raise ValueError("has scales that are negative or not finite")
-    write(target, rows, values)
-
-
 def _write_finite(target: Tensor, rows: Rows, values: Tensor) -> None:
     if not bool(values.isfinite().all()):
         raise ValueError("has scales that are not finite")
