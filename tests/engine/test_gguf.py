@@ -151,8 +151,17 @@ def linear(writer):
     writer.add_rope_scaling_factor(4.0)
 
 
-def test_linear_rope(tmp_path):
-    spec = read_spec(ModelFiles("test", gguf=write_gguf(reference_model(), tmp_path / "model.gguf", changes=linear)))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        linear,
+        lambda writer: writer.add_rope_scaling_factor(4.0),
+        lambda writer: writer.add_float32("llama.rope.scale_linear", 4.0),
+    ],
+    ids=["with its type", "without a type, as llama.cpp reads it", "by the name of 2023"],
+)
+def test_linear_rope(changes, tmp_path):
+    spec = read_spec(ModelFiles("test", gguf=write_gguf(reference_model(), tmp_path / "model.gguf", changes=changes)))
     (rope,) = spec.ropes
     assert (rope.kind, rope.factor) == ("linear", 4.0)
 

@@ -83,7 +83,7 @@ def _vocab_size(file: GGUFFile, fields: Fields) -> int:
 
 def _rope_parameters(header: Header) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_theta": header.fields.number(header.key("rope.freq_base"), 1e-3, 1e12, default=1e4)}
-    scaling = header.fields.text(header.key("rope.scaling.type"), default="none")
+    scaling, factor = header.rope_scaling()
     if "rope_freqs.weight" in header.file.tensors:
         return {**rope, "rope_type": "factors", "factors": _factors(header.file, "rope_freqs.weight")}
     if "rope_factors_short.weight" in header.file.tensors:
@@ -95,7 +95,8 @@ def _rope_parameters(header: Header) -> dict[str, Any]:
     if scaling not in _SCALINGS:
         key = header.key("rope.scaling.type")
         raise header.fields.wrong(key, scaling, f"is not supported; supported: none, {', '.join(_SCALINGS)}")
-    factor = header.fields.number(header.key("rope.scaling.factor"), 1e-3, 1e6)
+    if factor is None:
+        raise ModelLoadError(f"{header.fields.origin}: {header.key('rope.scaling.factor')} is missing")
     if scaling == "yarn":
         rope |= header.given({"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"})
         if header.has(original := "rope.scaling.original_context_length"):

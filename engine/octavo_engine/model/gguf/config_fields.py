@@ -58,10 +58,10 @@ def gemma2_fields(header: Header) -> dict[str, Any]:
 
 def gemma3_fields(header: Header) -> dict[str, Any]:
     """Return Gemma 3's fields."""
-    scaling = header.fields.text(header.key("rope.scaling.type"), default="none")
+    scaling, factor = header.rope_scaling()
     full: dict[str, Any] = {"rope_theta": header.number("rope.freq_base", default=10000.0), "rope_type": "default"}
     if scaling == "linear":
-        full |= {"rope_type": scaling, "factor": header.number("rope.scaling.factor")}
+        full |= {"rope_type": scaling, "factor": factor}
     local = {"rope_theta": header.number("rope.freq_base_swa", default=10000.0), "rope_type": "default"}
     window = header.integer("attention.sliding_window", 0, 1 << 30, default=0)
     pattern = header.integer("attention.sliding_window_pattern", default=6) if window else 1

@@ -56,6 +56,15 @@ class Header:
         """Return a number; ModelLoadError otherwise."""
         return self.fields.number(self.key(name), -1e12, 1e12, **default)
 
+    def rope_scaling(self) -> tuple[str, float | None]:
+        """Return the type of RoPE's scaling, and the factor by which angles are slower, None if there is none.
+
+        As in llama.cpp, a factor without a type is linear scaling's; files of 2023 have it as `rope.scale_linear`.
+        """
+        names = [name for name in ("rope.scaling.factor", "rope.scale_linear") if self.has(name)]
+        factor = self.fields.number(self.key(names[0]), 1e-3, 1e6) if names else None
+        return self.fields.text(self.key("rope.scaling.type"), default="linear" if names else "none"), factor
+
     def given(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the config.json fields whose numbers the header has under other names."""
         return {ours: self.number(theirs) for ours, theirs in names.items() if self.has(theirs)}
