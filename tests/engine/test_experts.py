@@ -15,7 +15,8 @@ from octavo_engine.model.spec import ExpertGroups, RouterSpec
 def test_all_experts_give_what_the_chosen_ones_give() -> None:
     generator = torch.Generator().manual_seed(5)
     up, down, x = (torch.randn(*shape, generator=generator) for shape in ((5, 12, 8), (5, 8, 12), (7, 8)))
-    experts = Experts(up, down, activation=ACTIVATIONS["relu2"], gated=False)
+    up_bias, down_bias = torch.randn(5, 12, generator=generator), torch.randn(5, 8, generator=generator)
+    experts = Experts(up, down, up_bias, down_bias, activation=ACTIVATIONS["relu2"], gated=False)
     weights, chosen = torch.rand(7, 5, generator=generator).topk(2)
     expected = ExpertsInTurn(torch_product)(x, experts, chosen, weights)
     torch.testing.assert_close(all_experts(torch_product, x, experts, chosen, weights), expected)

@@ -43,14 +43,16 @@ def all_experts(
     host never waits for the device.
     """
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    bias, down_bias = experts.gate_up_bias, experts.down_bias
     every = torch.zeros(len(x), len(experts.down), device=x.device).scatter_add_(1, chosen, weights)
     tokens = torch.arange(len(x), device=x.device)
     for expert in range(len(experts.down)):
-        inner = product(x, experts.gate_up[expert], None, None)
+        up, down = (None if each is None else each[expert] for each in (bias, down_bias))
+        inner = product(x, experts.gate_up[expert], up, None)
         if adapters is not None:
             adapters.add_to_inner(inner, x, tokens, expert)
         inner = experts.activate(inner)
-        output = product(inner, experts.down[expert], None, None)
+        output = product(inner, experts.down[expert], down, None)
         if adapters is not None:
             adapters.add_to_output(output, inner, tokens, expert)
         total += output.float() * every[:, expert, None]
