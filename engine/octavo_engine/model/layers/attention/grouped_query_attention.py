@@ -15,7 +15,7 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded, write
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.embeddings.rope import head_order, row_order
 from octavo_engine.model.layers.linear import Linear
@@ -242,7 +242,7 @@ class Attention(CachedAttention):
 
         def fill(target: Tensor, rows: Rows, values: Tensor) -> None:
             columns = slice(None) if self.order is None else torch.argsort(self.order)
-            target[rows] = values[:, columns].to(target.device, target.dtype)
+            write(target, rows, values[:, columns])
 
         piece = Piece(numbers, (heads.slice, slice(0, self.spec.head_dim)), fill)
         return CheckpointTensor(name=name, shape=(heads.total, self.spec.head_dim), pieces=(piece,))

@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain, transposed, unsharded
+from octavo_engine.model.checkpoint import (
+    CheckpointTensor,
+    Piece,
+    Rows,
+    check_finite,
+    ignored,
+    plain,
+    transposed,
+    unsharded,
+)
 from octavo_engine.model.layers.affine import Affine
 from octavo_engine.model.layers.embeddings.positions import PositionTable
 from octavo_engine.model.layers.linear import Linear
@@ -144,6 +153,7 @@ class Input(nn.Module):
 
         def add(target: Tensor, rows: Rows, values: Tensor) -> None:
             target[rows] += values.to(target.device, target.dtype)
+            check_finite(target[rows], values)
 
         pieces = tuple(Piece(row[None], (slice(0, 1), slice(0, types.shape[1])), add) for row in types)
         return CheckpointTensor(name=name, shape=(self.task_kinds, types.shape[1]), pieces=pieces, late=True)
