@@ -141,14 +141,19 @@ def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
     broken = pod("good-2", containerStatuses=[{"name": "engine", "image": "x", **image}])
     quota = {
         "metadata": {"name": "team"},
-        "status": {"hard": {"requests.nvidia.com/gpu": "2", "pods": "10"}, "used": {"requests.nvidia.com/gpu": "2"}},
+        "status": {
+            "hard": {"requests.nvidia.com/gpu": "2", "pods": "10", "services.nodeports": "0", "limits.cpu": "0"},
+            "used": {"requests.nvidia.com/gpu": "2"},
+        },
     }
+    gpu = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+    deployment = named("good", condition("ReplicaFailure", "True", "FailedCreate", "exceeded quota: team"))
     asked = service()
     asked["status"] |= {"replicas": 1, "desiredReplicas": 2}
     facts = Facts(
         asked,
         [WITHOUT_GPU, broken],
-        named("good", condition("ReplicaFailure", "True", "FailedCreate", "exceeded quota: team")),
+        {**deployment, "spec": {"template": {"spec": gpu}}},
         named(
             "good",
             condition("AbleToScale", "True", "SucceededRescale", "fine"),

@@ -10,6 +10,7 @@ from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.names import KIND
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
+from octavo_operator.reconcile.pods.placement import placement_of
 from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.container import GPU
@@ -139,14 +140,17 @@ def _autoscaler(facts: Facts) -> Iterator[Obstacle]:
 
 
 def _quotas(facts: Facts) -> Iterator[Obstacle]:
-    """Yield quotas that are used up, while there are fewer pods than there should be."""
+    """Yield quotas of what a pod takes that are used up, while there are fewer pods than there should be."""
     status = facts.service.get("status") or {}
     if status.get("replicas", 0) >= status.get("desiredReplicas", 0):
         return
+    template = ((facts.deployment or {}).get("spec") or {}).get("template") or {}
+    taken = placement_of(template.get("spec") or {})
     for quota in facts.quotas:
         used = (quota.get("status") or {}).get("used") or {}
         for resource, hard in ((quota.get("status") or {}).get("hard") or {}).items():
-            if parse_quantity(str(used.get(resource, "0"))) >= parse_quantity(str(hard)):
+            full = parse_quantity(str(used.get(resource, "0"))) >= parse_quantity(str(hard))
+            if full and taken.of_quota(resource):
                 text = f"{used.get(resource, '0')} of {hard} {resource} are used: raise the quota, or end other pods"
                 yield Obstacle(f"ResourceQuota {quota['metadata']['name']}", "UsedUp", text)
 

@@ -53,9 +53,10 @@ class Placement:
 
     def holds(self, quota: Amounts) -> bool:
         """Return True if the end of this pod surely frees these amounts, named as in a ResourceQuota."""
-        return bool(quota) and all(self._of_quota(name) >= amount for name, amount in quota.items())
+        return bool(quota) and all(self.of_quota(name) >= amount for name, amount in quota.items())
 
-    def _of_quota(self, name: str) -> Decimal:
+    def of_quota(self, name: str) -> Decimal:
+        """Return how much the pod takes of a resource that is named as in a ResourceQuota."""
         if name in ("pods", "count/pods"):
             return Decimal(1)
         kind, _, resource = name.partition(".")
