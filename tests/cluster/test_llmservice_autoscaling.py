@@ -195,9 +195,9 @@ def test_replicas_that_load_long_neither_dilute_nor_multiply_the_load(operator: 
         namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
         wait_for_condition(namespace, "model", "Ready", "Serving")
         namespace.kubectl("exec", "deployment/model", "-c", "engine", "--", "python", "-c", "open('/tmp/busy', 'w')")
-        wait_for_message(namespace, "at 3, of which 2 still load, as many as the load asks for", 90, "model")
+        wait_for_message(namespace, "at 3 (2 are still loading), as many as the load asks for", 90, "model")
         time.sleep(8)  # the autoscaler looks every second here, and may add more at each look
-        assert "at 3, of which 2 still load" in message(namespace, "model")
+        assert "at 3 (2 are still loading)" in message(namespace, "model")
     assert replicas.values == [1, 3]
 
 

@@ -167,7 +167,7 @@ def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, na
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
     wait_for_condition(namespace, "model", "Ready", "Serving")
     namespace.kubectl("exec", "deployment/model", "-c", "engine", "--", "python", "-c", "open('/tmp/busy', 'w')")
-    wait_for_message(namespace, "at 3, of which 2 still load, as many as the load asks for", 60, "model")
+    wait_for_message(namespace, "at 3 (2 are still loading), as many as the load asks for", 60, "model")
     assert namespace.get("deployment", "model")["spec"]["replicas"] == 3
     assert not namespace.exists("hpa", "model")
     assert not operator.exists("apiservice", "v1beta1.external.metrics.k8s.io")

@@ -55,11 +55,11 @@ GOING = [
     (hpa(), 2, "at 2, as many as the load asks for"),
     (hpa(desired=3), 2, "goes from 2 to 3 replicas with the load"),
     (hpa(desired=1), 2, "goes from 2 to 1 replicas with the load"),
-    (hpa(), 1, "at 2, of which 1 still load, as many as the load asks for"),
+    (hpa(), 1, "at 2 (1 is still loading), as many as the load asks for"),
     (
         hpa(("ScalingLimited", "True", "TooManyReplicas")),
         1,
-        "at maxReplicas 2, of which 1 still load, though the load asks for more: raise spec.autoscaling.maxReplicas",
+        "at maxReplicas 2 (1 is still loading), though the load asks for more: raise spec.autoscaling.maxReplicas",
     ),
     (hpa(("ScalingLimited", "True", "TooFewReplicas")), 2, "at minReplicas 2: the load asks for no more"),
     (

@@ -69,7 +69,7 @@ async def test_a_queue_of_seven_times_its_target_gets_seven_replicas_at_once() -
     holds, reason, message = await world.look()
     assert world.deployment["spec"]["replicas"] == 7
     assert (holds, reason) == ("True", "ValidMetricFound")
-    assert message == "at 7, of which 6 still load, as many as the load asks for"
+    assert message == "at 7 (6 are still loading), as many as the load asks for"
     assert len(world.queue) == 1
 
 
@@ -92,7 +92,7 @@ async def test_more_than_the_load_asks_for_is_not_called_the_least_number() -> N
     world.seconds += 15
     assert (await world.look())[
         2
-    ] == "at 3, of which 2 still load, and shrinks as fast as spec.autoscaling.behavior lets it"
+    ] == "at 3 (2 are still loading), and shrinks as fast as spec.autoscaling.behavior lets it"
 
 
 async def test_a_new_leader_reports_when_the_last_one_scaled() -> None:
@@ -127,7 +127,7 @@ async def test_a_fault_at_one_service_keeps_no_other_from_being_scaled() -> None
     assert world.deployment["spec"]["replicas"] == 7
     (found,) = scaler.reports["llm", "other"]["status"]["conditions"]
     assert scaler.reports["llm", "other"]["status"]["desiredReplicas"] == 3
-    assert found["status"] == "False" and "a fault of the operator" in found["message"]
+    assert found["status"] == "False" and "a bug in the operator" in found["message"]
 
 
 async def test_schedules_begin_by_the_api_servers_clock() -> None:

@@ -113,8 +113,8 @@ class DirectScaler:
         except (NoAnswerError, ExpectedError) as error:
             report = _unknown(str(error), current)
         except Exception:  # the boundary: a fault of ours affects one LLMService only
-            logger.exception("%s/%s: cannot be scaled, by a fault of the operator", *key)
-            report = _unknown("a fault of the operator, of which its log has the traceback", current)
+            logger.exception("%s/%s: cannot be scaled because of a bug in the operator", *key)
+            report = _unknown("a bug in the operator; its log has the traceback", current)
         self._report(key, report)
 
     def _replicas(self, key: Key) -> int:

@@ -22,6 +22,7 @@ from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.observation.observe import Object, is_going
 from octavo_operator.reconcile.pods.pod_view import condition_of
+from octavo_operator.reconcile.problem import counted
 from octavo_operator.render.hpa import KIND as HPA
 from octavo_operator.render.hpa import behavior, load_seconds, loads_quickly
 from octavo_operator.render.scaledobject import KIND as SCALED_OBJECT
@@ -124,7 +125,9 @@ class Scaling:
         reasons = [condition_of(hpa, kind).get("reason") for kind in ("AbleToScale", "ScalingLimited")]
         if self.replicas <= self.bounds.floor and "ScaleDownStabilized" in reasons:
             reasons = ["TooFewReplicas"]  # there is nothing to give up, now or later
-        at = f"{self.replicas}, of which {self.loading} still load" if self.loading else f"{self.replicas}"
+        at = f"{self.replicas}"
+        if self.loading:
+            at += f" ({counted(self.loading, 'is', 'are')} still loading)"
         found = (sentence for reason, sentence in self._sentences(at).items() if reason in reasons)
         return next(found, f"at {at}, as many as the load asks for")
 
