@@ -110,7 +110,7 @@ def test_what_may_be_missing_ends_no_pass(keep: float) -> None:
             state = rollout_state(service.spec.rollout, deployment, views(service, pods), NOW)
             summarize(service, Observation({}, children, pods, slices=slices), "image", Result(rollout=state), NOW)
             patience_seconds(views(service, pods), NOW)
-        unobserved_patience(deployment, NOW, NOW)
+        unobserved_patience(deployment, False, NOW, NOW)
 
 
 async def test_an_llmservice_of_another_shape_ends_no_watch() -> None:

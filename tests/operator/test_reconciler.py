@@ -23,7 +23,7 @@ from octavo_operator.reconcile.observation.observe import key_of, observe, trimm
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig, render
-from tests.operator.api_server import AUTOSCALED, CHILD, KEY, Server, reconciler, settled, with_pods
+from tests.operator.api_server import AUTOSCALED, CHILD, KEY, SERVING_POD, Server, reconciler, settled, with_pods
 
 
 def test_a_pod_with_the_label_of_a_service_alone_belongs_to_none() -> None:
@@ -55,16 +55,20 @@ async def test_an_upgrade_after_a_first_pass_that_was_cut_short_changes_no_image
     assert container["image"] == "engine:1"
 
 
-async def test_a_change_that_no_controller_acts_on_is_reported_once_it_lasts_and_no_longer_when_one_does() -> None:
+async def test_what_no_controller_acts_on_is_reported_once_it_lasts_and_no_longer_when_one_does() -> None:
+    """A change that is not observed, and then pods that are not made."""
     server, moments = Server(), ["2026-01-01T00:00:00Z"]
     operator = Reconciler(server, Sources(server.indexes), RenderConfig("engine:1"), clock=lambda: moments[-1])
     await operator.reconcile(KEY)
-    for observed, now, reason in (
-        (0, "2026-01-01T00:01:00Z", "AsExpected"),
-        (0, "2026-01-01T00:01:45Z", "NoController"),
-        (1, "2026-01-01T00:02:00Z", "AsExpected"),
+    for observed, pods, now, reason in (
+        (0, 0, "2026-01-01T00:01:00Z", "AsExpected"),
+        (0, 0, "2026-01-01T00:01:45Z", "NoController"),
+        (1, 0, "2026-01-01T00:02:00Z", "AsExpected"),
+        (1, 0, "2026-01-01T00:02:45Z", "NoController"),
+        (1, 1, "2026-01-01T00:03:00Z", "AsExpected"),
     ):
         server.live["Deployment"]["status"] = {"observedGeneration": observed}
+        server.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)] * pods
         server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
         moments.append(now)
         await operator.reconcile(KEY)
@@ -212,6 +216,7 @@ async def test_a_passing_failure_is_tried_again_and_not_reported(status: int) ->
 async def test_a_failure_that_should_pass_and_lasts_is_reported() -> None:
     """The failure of a missing admission webhook is such a case."""
     server = Server()
+    server.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)]
     operator = reconciler(server)
     server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
     for second, reason in ((0, None), (29, None), (30, "ApplyFailed")):
@@ -458,6 +463,7 @@ async def test_a_restore_without_a_status_keeps_the_image_that_runs() -> None:
 async def test_a_pass_asks_to_be_repeated_when_a_schedule_begins_or_ends() -> None:
     schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}
     server = Server(autoscaling={**AUTOSCALED["autoscaling"], "schedules": [schedule]})
+    server.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)]
     operator = reconciler(server)
     for now, seconds, least in (("07:00:00", 3601, 3), ("08:00:00", 7201, 4), ("10:00:00", 79_201, 3)):
         operator._clock = lambda now=now: f"2026-01-01T{now}Z"  # type: ignore[misc]

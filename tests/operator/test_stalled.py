@@ -213,7 +213,7 @@ def test_both_conditions_are_always_there() -> None:
 def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observed: int, judged: str) -> None:
     (identity, live), *_ = deployment(total=0, updated=0, observedGeneration=observed).items()
     since = f"2026-01-01T{changed}"
-    observation = Observation({}, {identity: live}, unobserved_since=since)
+    observation = Observation({}, {identity: live}, (pod(),), unobserved_since=since)
     found = summarize(service(), observation, "image", Result(), LATER)
     assert kstatus(found.as_object()) == judged
     reasons = {each.type: each.reason for each in found.conditions}
@@ -222,7 +222,7 @@ def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observe
     assert ("whether its log names this Deployment" in messages[ConditionType.DEGRADED]) is reported
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
         assert (reasons[kind] is Reason.NO_CONTROLLER) is reported
-    assert unobserved_patience(live, since, LATER) == ([15.0] if changed == "00:00:30Z" else [])
+    assert unobserved_patience(live, True, since, LATER) == ([15.0] if changed == "00:00:30Z" else [])
 
 
 def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:
@@ -231,11 +231,37 @@ def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:
 
     def noted(generation: int, observed: int, now: str) -> str:
         live = {"metadata": {"generation": generation}, "status": {"observedGeneration": observed}}
-        return changes.note(key, live, now)
+        return changes.note(key, live, True, now)
 
     moments = [noted(2, 1, "a"), noted(3, 1, "b"), noted(4, 3, "c"), noted(4, 4, "d"), noted(5, 4, "e")]
     assert moments == ["a", "a", "c", "", "e"]
-    assert changes.note(key, {}, "f") == ""
+    changes.note(key, {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}, "template": "x"}, True, "f")
+    assert changes.observed_template(key) == "x"
+    assert changes.note(key, {}, False, "g") == changes.observed_template(key) == "", "the next one has nothing of it"
+
+
+@pytest.mark.parametrize(
+    ("spec", "has_pods", "reported"),
+    [
+        ({"replicas": 1}, False, True),
+        ({"replicas": 1}, True, False),
+        ({"replicas": 0}, False, False),
+        ({"replicas": 1, "paused": True}, False, False),
+    ],
+    ids=["no pod", "pods", "none wanted", "paused"],
+)
+def test_a_deployment_whose_pods_nothing_makes(spec: dict[str, Any], has_pods: bool, reported: bool) -> None:
+    """Its pods were deleted while kube-controller-manager hangs: its counts are still those of before."""
+    (identity, live), *_ = deployment(total=1, updated=1, ready=1).items()
+    live = {**live, "spec": spec}
+    changes, key = UnobservedChanges(), ("llm", "good")
+    since = changes.note(key, live, has_pods, "2026-01-01T00:00:10Z")
+    pods = (pod(container=SERVING),) if has_pods else ()
+    observation = Observation({}, {identity: live}, pods, unobserved_since=since)
+    found = {each.type: each for each in summarize(service(), observation, "image", Result(), LATER).conditions}
+    for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
+        assert (found[kind].reason is Reason.NO_CONTROLLER) is reported
+    assert ("no pod of Deployment good is there" in found[ConditionType.STALLED].message) is reported
 
 
 def failed(name: str, message: str, reason: str = "UnexpectedAdmissionError", at: str = LATER) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class Observation:
 
     `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
     `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
-    `outside`: the problems with what acts for it without being part of it. `unobserved_since`: since when its
-    Deployment has a change that no controller has acted on (RFC 3339); empty: it has none. `observed_template`: the
+    `outside`: the problems with what acts for it without being part of it. `unobserved_since`: since when no
+    controller acts on its Deployment (RFC 3339); empty: one does. `observed_template`: the
     digest of the Deployment's pod template on which its controller has acted; empty: it is not known.
     """
 
@@ -61,6 +61,11 @@ class Observation:
     outside: Sequence[Problem] = ()
     unobserved_since: str = ""
     observed_template: str = ""
+
+    @property
+    def has_pods(self) -> bool:
+        """True if it has pods, of whatever state, or may have some that the operator may not read."""
+        return bool(self.pods) or POD in self.unwatched
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:

@@ -61,7 +61,7 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
     result = facts.result
     if refused := result.problem or result.unserved or result.refused or facts.overruled or facts.unrouted:
         return refused
-    if facts.service.spec.rollout.paused or facts.rolled_out:
+    if facts.service.spec.rollout.paused or (facts.rolled_out and not facts.unobserved):
         return None
     if facts.out_of_time:
         return facts.late
