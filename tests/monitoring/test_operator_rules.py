@@ -18,6 +18,7 @@ OTHER = 'namespace="system",pod="octavo-operator-2"'
 ELSEWHERE = 'namespace="elsewhere",pod="octavo-operator-1"'
 LEADS = {f"octavo_operator_leader{{{LEADER}}}": "1+0x30", f"octavo_operator_leader{{{OTHER}}}": "0+0x30"}
 SERVICE = 'namespace="llm",name="good",pod="octavo-operator-1"'
+SECOND = 'namespace="llm",name="good",pod="another-operator-1"'
 PODS = 'namespace="llm",llmservice="good",pod="good-1"'
 
 
@@ -26,8 +27,8 @@ def condition(kind: str, value: int, status: str = "True") -> dict[str, str]:
     return {f'octavo_llmservice_condition{{{SERVICE},type="{kind}",status="{status}"}}': f"{value}+0x30"}
 
 
-def wanted(replicas: int) -> dict[str, str]:
-    return {f"octavo_llmservice_desired_replicas{{{SERVICE}}}": f"{replicas}+0x30"}
+def wanted(replicas: int, service: str = SERVICE) -> dict[str, str]:
+    return {f"octavo_llmservice_desired_replicas{{{service}}}": f"{replicas}+0x30"}
 
 
 SERVES = {**condition("Available", 1), f"octavo_llmservice_monitored{{{SERVICE}}}": "1+0x30"}
@@ -65,6 +66,8 @@ def groups() -> list[dict[str, Any]]:
         ({**LEADS, **condition("Ready", 0), **wanted(1)}, ["OctavoLLMServiceNotReady"]),
         ({**LEADS, **condition("Ready", 0), **wanted(0)}, []),
         ({**LEADS, **condition("Ready", 1), **condition("Ready", 0, "False"), **wanted(1)}, []),
+        ({**LEADS, **wanted(1), **wanted(1, SECOND)}, ["OctavoSecondOperator"]),
+        ({**LEADS, **wanted(1), **wanted(1, f'{SECOND},cluster="another"')}, []),
         ({**LEADS, **condition("Degraded", 1)}, ["OctavoLLMServiceDegraded"]),
         ({**LEADS, **condition("Degraded", 0), **condition("Degraded", 1, "Unknown")}, []),
         ({**LEADS, **condition("RolloutBlocked", 1)}, ["OctavoRolloutStuck"]),
