@@ -15,6 +15,7 @@ from octavo_client.errors import BrokenStreamError, ClientError, UsageError
 
 _CONNECT_TIMEOUT = 10.0
 KEY_VARIABLE = "OCTAVO_API_KEY"
+JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +76,14 @@ def server_url(url: str) -> str:
 def headers(api_key: str | None) -> dict[str, str]:
     """Return the headers of every request."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def json_body(fields: Mapping[str, Any]) -> bytes:
+    """Return the body of a request, to be sent with JSON_HEADERS.
+
+    A `?` replaces what is not Unicode, such as input in the encoding Latin-1.
+    """
+    return json.dumps(fields, ensure_ascii=False).encode(errors="replace")
 
 
 def timeouts(silence: float) -> httpx2.Timeout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Generator, Iterator, Mapping
@@ -66,7 +67,8 @@ class Conversation:
 
     def _stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
         body = {"model": self._model, "messages": messages, "stream": True, **self._sampling}
-        with self._http.stream("POST", f"{self._base}/chat/completions", json=body) as response:
+        url, content = f"{self._base}/chat/completions", api.json_body(body)
+        with self._http.stream("POST", url, content=content, headers=api.JSON_HEADERS) as response:
             if response.status_code != 200:
                 raise ClientError(api.error_message(response.read()))
             for line in api.lines_of(response):
@@ -112,6 +114,8 @@ def _answer(conversation: Conversation, question: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read questions from standard input until it ends or /quit comes, and print each answer; returns the exit code."""
     base = api.api_base(args.url)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a pipe may be in another encoding than the locale's
     with httpx2.Client(
         headers=api.headers(api.api_key_of(args, os.environ)), timeout=api.timeouts(_ANSWER_TIMEOUT)
     ) as http:

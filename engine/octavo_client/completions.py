@@ -56,7 +56,8 @@ class Client:
         } | ({"ignore_eos": True} if ignore_eos else {})
         start = time.perf_counter() if due is None else due
         try:
-            async with self._http.stream("POST", f"{self.base}/completions", json=body) as response:
+            url, content = f"{self.base}/completions", api.json_body(body)
+            async with self._http.stream("POST", url, content=content, headers=api.JSON_HEADERS) as response:
                 if response.status_code != 200:
                     timing.error = f"{response.status_code}: {api.error_message(await response.aread())}"
                     return timing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import math
 import os
@@ -315,6 +316,12 @@ def test_chat_keeps_the_conversation(
     assert "First?<|im_end|>\n<|im_start|>assistant\nHello there.<|im_end|>" in said(server, 1)
     assert "First?" not in said(server, 2)
     assert "Be brief." in said(server, 2)
+
+
+def test_what_is_not_unicode_is_sent_as_question_marks(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"gr\xfcn\n/quit\n"), encoding="utf-8"))
+    assert chat.run(parse(chat, server.url, "--system", "Be\udcfcbrief.")) == 0
+    assert "Be?brief." in said(server, 0) and "gr\ufffdn<|im_end|>" in said(server, 0)
 
 
 @pytest.mark.parametrize(("flags", "sent"), [((), 1.0), (("--temperature", "0"), 0.0)])
