@@ -43,6 +43,23 @@ def test_a_prompt_waits_until_it_fits_beside_the_decodes() -> None:
     assert (ended, chunks) == (4, [8, 9, 60, 64])
 
 
+def test_after_a_preemption_an_answer_follows_its_prompt_token_by_token() -> None:
+    """As it was computed before: an indexer's choice between equal scores depends on a step's tokens."""
+    scheduler = make_scheduler(tokens=64, seqs=8, **{**RULES, "blocks": 5})  # type: ignore[arg-type]
+    device = Device(scheduler.memory.block_size)
+    for index in range(2):
+        add(scheduler, str(index), 20, max_tokens=30)
+    chunks, answers = [], 0
+    while scheduler.has_work:
+        plan, outputs = step(scheduler, device)
+        chunks += [(chunk.start, chunk.num_tokens) for chunk in plan.chunks]
+        answers += sum(len(output.token_ids) for output in outputs)
+    assert scheduler.counters.preemptions == 1
+    again = chunks[3:]
+    assert chunks[:3] == [(0, 20)] * 3 and len(again) > 5 and answers == 60
+    assert again == [(20 + index, 1) for index in range(len(again))]
+
+
 def test_prompts_share_a_step_as_far_as_they_fit() -> None:
     scheduler = make_scheduler(tokens=64, seqs=8, **RULES)  # type: ignore[arg-type]
     device = Device(scheduler.memory.block_size)

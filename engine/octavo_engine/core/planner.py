@@ -110,13 +110,13 @@ class Planner:
     def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
         """Return how many of a request's tokens the step may hold; a prompt that cannot be cut may be alone in one."""
         limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens, builder.budget))
-        fits = not builder.chunks and len(builder.decoding) + state.known <= self.settings.max_num_batched_tokens
-        return limit if limit >= state.known or not self.settings.whole_prompts else state.known * fits
+        whole = max(1, state.prompt_len - state.computed)  # the tokens of a preempted answer follow one by one
+        alone = not builder.chunks and len(builder.decoding) + whole <= self.settings.max_num_batched_tokens
+        return whole * (alone or limit >= whole) if self.settings.whole_prompts else limit
 
     def _prefill(self, state: RequestState, builder: StepBuilder) -> None:
         """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
-        num_tokens = min(state.known - state.computed, self._prompt_limit(state, builder))
-        if num_tokens <= 0:
+        if (num_tokens := min(state.known - state.computed, self._prompt_limit(state, builder))) <= 0:
             return
         self.memory.cache_blocks(state)  # the blocks that earlier steps filled
         end = self.memory.stop_before(state, state.computed + num_tokens)
