@@ -11,6 +11,7 @@ import yaml
 from octavo_operator.api.resource import parse
 from octavo_operator.cli import main
 from octavo_operator.convert import Conversions, convert
+from octavo_operator.convert.vllm_arguments import read_arguments
 from octavo_operator.convert.vllm_launch import find_launch
 
 MODEL: dict[str, Any] = {
@@ -300,6 +301,17 @@ def test_a_script_that_only_a_shell_can_read_is_reported(script: str, why: str) 
     found = convert([workload({"image": "vllm", "command": ["sh", "-c", script]})])
     assert found.manifests == []
     assert why in found.problems[0] and "as the container's args" in found.problems[0]
+
+
+def test_short_flags_are_read_as_the_long_ones_and_are_no_values() -> None:
+    found = read_arguments(["a/b", "-O3", "-tp", "2", "--max-model-len", "-1", "-pp=2", "-O", "0", "-q", "awq"])
+    assert (found.model, found.engine) == ("a/b", {"tensorParallelSize": 2, "quantization": "awq"})
+    assert [note.partition(":")[0] for note in found.notes] == [
+        "--compilation-config was left out",
+        "--pipeline-parallel-size was left out",
+        "--compilation-config was left out",
+    ]
+    assert "--cudagraph-mode" in found.notes[0] and "one node" in found.notes[1]
 
 
 def test_the_first_word_by_position_is_the_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,10 @@ _OTHER_NAMES = {
     "kv-cache-memory-bytes": "kv-cache-memory",
     "num-gpu-blocks-override": "num-kv-blocks",
     "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
     "q": "quantization",
+    "O": "compilation-config",
     "model-name": "served-model-name",
     "model-id": "model",
     "model-revision": "revision",
@@ -45,6 +49,8 @@ _NEEDLESS = frozenset({
     "config-format", "model-dir", "backend",
 })  # fmt: skip
 """Flags for what Octavo does by itself, or the operator decides."""
+_FLAG = re.compile("--|-[A-Za-z]")
+"""The beginning of a flag; a value may begin with a hyphen too, as -1 does."""
 _SHORTEST = 5
 """The letters of an abbreviation; shorter names are too likely to be flags that are not known here."""
 _CONVERTIBLE_SCHEMES = ("fp8", "int8", "int4", "awq", "gptq")
@@ -55,6 +61,7 @@ _ADVICE = {
     "pipeline-parallel-size": "a replica runs on the GPUs of one node; use tensorParallelSize or more replicas",
     "data-parallel-size": "use replicas or autoscaling",
     "enable-chunked-prefill": "it is always on",
+    "compilation-config": "give its cudagraph_mode in engine.extraArgs, as --cudagraph-mode or --enforce-eager",
     "tool-call-parser": "the chat template shows the format; where it does not, name it in engine.extraArgs",
     "attention-backend": "the engine chooses its own",
     "task": "the files of the model say what it does",
@@ -112,6 +119,8 @@ def _quantization(found: Arguments, value: str) -> None:
 
 
 def _field(found: Arguments, flag: str, value: str) -> None:
+    if flag == "max-model-len" and value in ("-1", "auto"):  # as long as fits, which is the default here
+        return
     name, read = _FIELDS[flag]
     try:
         found.engine[name] = read(value)
@@ -135,12 +144,13 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if not word.startswith("-"):
             yield "", [word]
             continue
-        name, equals, value = word.lstrip("-").partition("=")
+        # vLLM's level of compilation may stand without a space, as in -O3.
+        name, equals, value = re.sub(r"^-O(?=\d)", "-O=", word).lstrip("-").partition("=")
         name = name.replace("_", "-")
         name = _full_name(_OTHER_NAMES.get(name, name))
         values = [value] if equals else []
         if not equals and name not in _WITHOUT_VALUE and not name.startswith("no-"):
-            while position < len(words) and not words[position].startswith("--"):
+            while position < len(words) and not _FLAG.match(words[position]):
                 values.append(words[position])
                 position += 1
                 if name not in ("served-model-name", "lora-modules"):
