@@ -118,14 +118,14 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number_within(1, 86_400),
         default=45,
         metavar="SECONDS",
-        help="for how long a pod may find no node before its LLMService is Stalled; more where a node autoscaler runs"
+        help="for how long a pod may find no node before its LLMService is Stalled; set more with a node autoscaler"
         " (default: 45)",
     )
     parser.add_argument(
         "--lease",
         type=_namespaced_name,
         metavar="NAMESPACE/NAME",
-        help="the Lease by which replicas agree who leads; without it this one always does",
+        help="the Lease that decides which replica leads (default: none, and this one always leads)",
     )
     parser.add_argument(
         "--health-port",
@@ -143,12 +143,12 @@ def _metrics_arguments(parser: argparse.ArgumentParser) -> None:
         type=_namespaced_name,
         required=True,
         metavar="NAMESPACE/NAME",
-        help="the Service by which the API server reaches --tls-port",
+        help="the Service through which the API server reaches --tls-port",
     )
     parser.add_argument(
         "--register",
         action="store_true",
-        help="create the APIService of external metrics where there is none; without it an existing one is used",
+        help="create the APIService of external metrics if there is none (default: use an existing one)",
     )
     parser.add_argument(
         "--tls-port", type=port, default=8443, metavar="N", help="port for the API server (default: 8443)"
@@ -167,15 +167,14 @@ def _render_arguments(parser: argparse.ArgumentParser) -> None:
         "--operator-namespace",
         default=DEFAULT_NAMESPACE,
         metavar="NAMESPACE",
-        help="where Octavo's own pods run, which networkPolicy lets in (default: %(default)s)",
+        help="namespace of the operator and the metrics API, which networkPolicy admits (default: %(default)s)",
     )
     parser.add_argument(
         "--with-kind",
         action="append",
         default=[],
         choices=OPTIONAL_KINDS,
-        help="a kind that the cluster has beside Kubernetes' own; ScaledObject: KEDA answers for external metrics too;"
-        " repeatable",
+        help="optional kind that the cluster has; with ScaledObject, KEDA serves external metrics too; repeatable",
     )
 
 
@@ -200,7 +199,7 @@ def _file(parser: argparse.ArgumentParser) -> None:
 def _log_level(parser: argparse.ArgumentParser) -> None:
     levels = ("debug", "info", "warning", "error")
     parser.add_argument(
-        "--log-level", choices=levels, default="info", help="least level that is logged (default: info)"
+        "--log-level", choices=levels, default="info", help="lowest level of messages that are logged (default: info)"
     )
 
 
@@ -238,7 +237,7 @@ def _metrics_url(parser: argparse.ArgumentParser, default: str) -> None:
         "--metrics-url",
         default=default,
         metavar="URL",
-        help="the plain port of `octavo-operator metrics-api`, as KEDA reaches it; empty: there is none"
+        help="URL at which KEDA reaches the HTTP port of `octavo-operator metrics-api`; empty if that does not run"
         f" (default: {default or 'empty'})",
     )
 

@@ -201,7 +201,7 @@ def test_objects_of_other_owners_are_left_alone(operator: Client, namespace: Cli
     namespace.apply(theirs)
     namespace.apply(llmservice())
     service = wait_for_condition(namespace, "model", "Ready", "NameTaken")
-    assert "Service model exists and is not this LLMService's" in condition(service, "Degraded")["message"]
+    assert "Service model exists and does not belong to this LLMService" in condition(service, "Degraded")["message"]
     assert namespace.get("service", "model")["spec"]["selector"] == {"app": "theirs"}
     namespace.kubectl("delete", "service", "model")
     converged(namespace)

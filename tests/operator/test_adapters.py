@@ -113,7 +113,7 @@ def test_a_pod_without_an_adapters_volume_or_secret_waits_for_the_next_one() -> 
     found = listed(after, pod_of=before)
     assert found["sql"] == listed(after)["sql"]
     for name in ("fr", "legal"):
-        assert found[name].pop("message").startswith("it comes with the next revision of the pods")
+        assert found[name].pop("message").startswith("this pod does not have the adapter's volume or Secret")
         assert found[name].keys() == {"name", "version"}
 
 

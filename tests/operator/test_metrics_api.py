@@ -488,7 +488,7 @@ async def test_the_api_service_gets_each_authority_once() -> None:
     registration = Registration(registry, "octavo-system", "metrics", pem(1))
     assert "not looked" in registration.not_trusted()
     for _ in range(3):
-        assert await registration.look() == "answers external.metrics.k8s.io/v1beta1"
+        assert await registration.look() == "serves external.metrics.k8s.io/v1beta1"
     assert registry.spec is not None
     assert (registry.writes, registry.spec["caBundle"]) == (1, base64.b64encode(pem(1)).decode())
     assert registration.not_trusted() == ""
@@ -521,13 +521,13 @@ async def test_an_api_service_that_was_deleted_is_made_by_a_replica_that_starts_
     registry.spec = None
     assert "it is created again after 300 s" in await before.look()
     fresh = Registration(registry, "octavo-system", "metrics", pem(2), True, lambda: now[0])
-    assert "has created APIService" in await fresh.look()
-    assert await fresh.look() == "answers external.metrics.k8s.io/v1beta1"
+    assert "created APIService" in await fresh.look()
+    assert await fresh.look() == "serves external.metrics.k8s.io/v1beta1"
     assert registry.spec is not None
     assert registry.spec["service"] == {"namespace": "octavo-system", "name": "metrics", "port": 443}
     await before.look()
     registry.spec, now[0] = None, 300.0
-    assert "has created APIService" in await before.look()
+    assert "created APIService" in await before.look()
     registry.spec = None
     asked_for_none = Registration(registry, "octavo-system", "metrics", pem(3))
     assert "there is no APIService" in await asked_for_none.look()
@@ -541,7 +541,7 @@ async def test_a_replica_that_starts_just_before_the_api_service_is_deleted_make
     replica = Registration(registry, "octavo-system", "metrics", pem(1), True, lambda: now[0])
     await replica.look()
     registry.spec = None
-    assert "has created APIService" in await replica.look()
+    assert "created APIService" in await replica.look()
     await replica.look()
     registry.spec, now[0] = None, 40.0  # it was not reached at all
     assert "it is created again after 300 s" in await replica.look()
@@ -553,7 +553,7 @@ async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trus
     await one.look()
     registry.spec = None  # as the second saw it
     await two.look()
-    assert "has created" in one.not_trusted()
+    assert "created APIService" in one.not_trusted()
     await one.look()
     await two.look()
     assert registry.spec is not None
@@ -564,7 +564,7 @@ async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trus
 async def test_an_api_service_of_another_server_is_left_alone() -> None:
     registry = Registry({"service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"}})
     registration = Registration(registry, "octavo-system", "metrics", b"PEM")
-    assert "answered by keda/keda-operator-metrics-apiserver" in await registration.look()
+    assert "is served by keda/keda-operator-metrics-apiserver" in await registration.look()
     registry.spec = None
     assert "there is no APIService" in await registration.look()
     registry.failure = ApiError(403, "Forbidden", "may not")

@@ -20,12 +20,12 @@ OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "oth
 @pytest.mark.parametrize(
     ("owners", "words"),
     [
-        ([], "is not this LLMService's; rename the LLMService, or delete that object"),
-        ([CONTROLLER], "but that of Widget w; rename the LLMService, or delete its owner"),
-        ([OTHER], "but that of LLMService other; create one of the two LLMServices under another name"),
+        ([], "does not belong to this LLMService; rename the LLMService, or delete that object"),
+        ([CONTROLLER], "but to Widget w; rename the LLMService, or delete its owner"),
+        ([OTHER], "but to LLMService other; create one of the two LLMServices under another name"),
         (
             [OURS],
-            "but that of Deployment good; kubectl delete service good: this LLMService gets its own, if it still needs",
+            "but to Deployment good; kubectl delete service good: this LLMService gets its own, if it still needs",
         ),
     ],
     ids=["no owner", "another controller", "another LLMService", "its own Deployment"],
@@ -67,7 +67,7 @@ async def test_a_child_of_another_llmservice_is_not_taken_though_owner_and_label
     strip(server)
     server.live["Deployment"]["metadata"]["annotations"]["octavo.dev/applied"] = "another's digest"
     kept = copy.deepcopy(server.live["Deployment"])
-    with pytest.raises(ApiError, match="Deployment good exists and is not this LLMService's"):
+    with pytest.raises(ApiError, match="Deployment good exists and does not belong to this LLMService"):
         await (reconciler(server) if restarts else operator).reconcile(KEY)
     assert server.live["Deployment"] == kept
     assert server.reason("Degraded") == "NameTaken"
@@ -90,7 +90,7 @@ async def test_an_autoscaler_never_scales_a_deployment_of_another_owner() -> Non
     server = Server(autoscaling=AUTOSCALED["autoscaling"])
     server.live["Deployment"] = {"kind": "Deployment", **THEIRS}
     operator = reconciler(server)
-    with pytest.raises(ApiError, match="Deployment good exists and is not this LLMService's"):
+    with pytest.raises(ApiError, match="Deployment good exists and does not belong to this LLMService"):
         await operator.reconcile(KEY)
     assert "Service" in server.writes
     assert "HorizontalPodAutoscaler" not in server.writes
@@ -99,7 +99,7 @@ async def test_an_autoscaler_never_scales_a_deployment_of_another_owner() -> Non
     assert "HorizontalPodAutoscaler" in server.writes
     server.live["Deployment"] = {"kind": "Deployment", **THEIRS}  # ours was deleted, and theirs was quicker
     del server.indexes["deployments"][KEY]
-    with pytest.raises(ApiError, match="is not this LLMService's"):
+    with pytest.raises(ApiError, match="does not belong to this LLMService"):
         await operator.reconcile(KEY)
     assert server.writes[-2:] == ["delete HorizontalPodAutoscaler", "LLMService/status"]
 
@@ -108,12 +108,14 @@ async def test_no_pod_writes_to_a_claim_of_another_owner() -> None:
     server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"})
     server.live["PersistentVolumeClaim"] = {"kind": "PersistentVolumeClaim", **THEIRS}
     operator = reconciler(server)
-    with pytest.raises(ApiError, match="PersistentVolumeClaim good-cache exists and is not this LLMService's"):
+    with pytest.raises(
+        ApiError, match="PersistentVolumeClaim good-cache exists and does not belong to this LLMService"
+    ):
         await operator.reconcile(KEY)
     assert "Deployment" not in server.writes
     assert (server.reason("Ready"), server.reason("Stalled")) == ("NameTaken", "NameTaken")
     server.service["spec"]["suspend"] = True
-    with pytest.raises(ApiError, match="is not this LLMService's"):
+    with pytest.raises(ApiError, match="does not belong to this LLMService"):
         await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["replicas"] == 0
 
@@ -130,7 +132,7 @@ async def test_nothing_is_made_for_a_name_that_is_not_known_to_be_ours(status: i
     assert "Service" in server.writes
     assert not {"Deployment", "HorizontalPodAutoscaler"} & set(server.writes)
     server.unread.clear()
-    with pytest.raises(ApiError, match="is not this LLMService's"):
+    with pytest.raises(ApiError, match="does not belong to this LLMService"):
         await operator.reconcile(KEY)
     del server.live["PersistentVolumeClaim"]
     await operator.reconcile(KEY)
@@ -182,7 +184,7 @@ async def test_only_unowned_children_are_deleted_as_left_over() -> None:
     made_again(server)
     for each in foreign:
         owners(server, "Service", each)
-        with pytest.raises(ApiError, match="is not this LLMService's"):
+        with pytest.raises(ApiError, match="does not belong to this LLMService"):
             await reconciler(server).reconcile(KEY)
         owners(server, "Service", ours, {**each, "controller": False})
         with pytest.raises(ApiError, match="garbage collector"):

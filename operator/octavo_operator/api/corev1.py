@@ -106,10 +106,12 @@ class Toleration(SpecModel):
             lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
         ),
     )
-    key: QualifiedName | None = Field(None, description="Key of the taint; none: all.")
+    key: QualifiedName | None = Field(None, description="Key of the taint. Default: all keys.")
     operator: Literal["Exists", "Equal"] = Field("Equal", description="How key and value are compared.")
     value: LabelValue | None = Field(None, description="Value of the taint.")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, description="none: all.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Effect of the taint. Default: all effects."
+    )
     toleration_seconds: Annotated[int, Field(ge=0, le=31_536_000)] | None = Field(
         None, description="How long NoExecute is tolerated, in seconds."
     )
@@ -154,10 +156,10 @@ class TopologySpreadConstraint(SpecModel):
     max_skew: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="Largest difference between two domains.")
     topology_key: QualifiedName = Field(description="Label of the nodes.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        "ScheduleAnyway", description="What to do when it cannot be met."
+        "ScheduleAnyway", description="What to do if it cannot be met."
     )
     label_selector: LabelSelector | None = Field(None, description="Which pods count. Default: those of this service.")
-    min_domains: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Fewest domains.")
+    min_domains: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Smallest number of domains.")
 
 
 class ScalingPolicy(SpecModel):

@@ -16,9 +16,9 @@ Schema = dict[str, Any]
 _COLUMNS = (
     ("Model", "string", ".status.model.name", 0, "Name in the OpenAI API."),
     ("Ready", "integer", ".status.readyReplicas", 0, "Pods that answer requests."),
-    ("Desired", "integer", ".status.desiredReplicas", 0, "Pods that should be."),
-    ("Status", "string", '.status.conditions[?(@.type=="Ready")].reason', 0, "Why it is Ready, or why not."),
-    ("Phase", "string", ".status.loading.phase", 0, "How far loading has come."),
+    ("Desired", "integer", ".status.desiredReplicas", 0, "Number of pods that should run."),
+    ("Status", "string", '.status.conditions[?(@.type=="Ready")].reason', 0, "Reason of the condition Ready."),
+    ("Phase", "string", ".status.loading.phase", 0, "Phase of the pod that has progressed furthest."),
     ("URL", "string", ".status.url", 1, "Base URL of the OpenAI API within the cluster."),
     ("GPU", "integer", ".spec.accelerator.count", 1, "GPUs of one replica."),
     ("Age", "date", ".metadata.creationTimestamp", 0, ""),

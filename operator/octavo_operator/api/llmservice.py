@@ -181,7 +181,7 @@ class Cache(SpecModel):
     host_path: NodeFolder | None = Field(
         None,
         description="Folder of the node for type HostPath, one that the operator's administrator allows; the cache is"
-        " octavo-cache/<namespace> below it, which is made if missing. The namespace must allow hostPath.",
+        " octavo-cache/<namespace> below it, which is created if it is missing. The namespace must allow hostPath.",
     )
     shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts towards the memory limit.")
 

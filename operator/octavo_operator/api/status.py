@@ -46,7 +46,7 @@ class Condition(StatusModel):
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: Annotated[Reason, OpenString] = Field(description="Why, in one word.")
     message: Sentence = Field(description="Why, in a sentence.", max_length=32768)
-    observed_generation: int = Field(description="Generation of the spec that was looked at.")
+    observed_generation: int = Field(description="Generation of the spec that was observed.")
     last_transition_time: str = Field(
         description="When status last changed.", json_schema_extra={"format": "date-time"}
     )
@@ -68,7 +68,7 @@ class ModelStatus(StatusModel):
     name: str = Field(description="Name in the OpenAI API.")
     resolved_revision: str | None = Field(default=None, description="Commit that the revision stood for.")
     size_bytes: int | None = Field(default=None, description="Size of the weights.")
-    memory: MemoryStatus | None = Field(default=None, description="What it takes of memory.")
+    memory: MemoryStatus | None = Field(default=None, description="Memory that the model takes.")
 
 
 class LoadingStatus(StatusModel):
@@ -108,7 +108,7 @@ class AdapterReplicaStatus(StatusModel):
 
     pod: str = Field(description="Name of the pod.")
     state: Annotated[AdapterState, OpenString] = Field(
-        description="Pending (the pod has not taken the list in yet), Fetching, Loading, Loaded or Failed."
+        description="Pending (the pod has not read the list yet), Fetching, Loading, Loaded or Failed."
     )
     message: Sentence | None = Field(
         default=None, description="Why it is not loaded, or the engine's warning about it, in a sentence."
@@ -121,7 +121,7 @@ class AdapterStatus(StatusModel):
     name: str = Field(description="Name in the OpenAI API.")
     loaded_replicas: int = Field(description="Pods that serve it.")
     replicas: Annotated[list[AdapterReplicaStatus], ListType("pod")] = Field(
-        description="A row for each pod; of very many, those that have loaded it are left out."
+        description="A row for each pod. If there are very many, those that have loaded it are omitted."
     )
 
 
@@ -129,9 +129,11 @@ class LLMServiceStatus(StatusModel):
     """The observed state (status). Fields may be missing until the behaviour that they report is used."""
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
-    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All eleven, always.")
-    replicas: int = Field(description="Pods that there are, of all revisions, also for the scale subresource.")
-    desired_replicas: int = Field(description="Pods that should be.")
+    conditions: Annotated[list[Condition], ListType("type")] = Field(
+        description="The conditions. All eleven types are always present."
+    )
+    replicas: int = Field(description="Number of pods of all revisions, also for the scale subresource.")
+    desired_replicas: int = Field(description="Number of pods that should run.")
     ready_replicas: int = Field(description="Pods that answer requests.")
     available_replicas: int = Field(description="Pods that have answered long enough to count.")
     updated_replicas: int = Field(description="Pods of the newest revision.")
@@ -142,9 +144,11 @@ class LLMServiceStatus(StatusModel):
         "it."
     )
     model: ModelStatus = Field(description="The model as it is served.")
-    loading: LoadingStatus = Field(description="How far loading has come.")
-    revision: RevisionStatus | None = Field(default=None, description="Which revisions of the pods there are.")
-    autoscaling: AutoscalingStatus | None = Field(default=None, description="What the autoscaler sees and wants.")
+    loading: LoadingStatus = Field(description="Progress of the pod that has progressed furthest.")
+    revision: RevisionStatus | None = Field(default=None, description="Revisions of the pods.")
+    autoscaling: AutoscalingStatus | None = Field(
+        default=None, description="Measured load, and the number of replicas that the autoscaler wants."
+    )
     adapters: Annotated[list[AdapterStatus], ListType("name")] | None = Field(
-        default=None, description="How far each adapter has come."
+        default=None, description="State of each adapter."
     )

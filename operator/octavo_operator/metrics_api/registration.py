@@ -111,7 +111,7 @@ class Registration:
         service = live["spec"].get("service") or {}
         if any(service.get(part) != name for part, name in self._service.items()):
             self._seen_at = None
-            return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, which keeps it"
+            return f"{METRICS_API} is served by {service.get('namespace')}/{service.get('name')}; this is not changed"
         # One that was unavailable before this replica is about to be deleted, for which this replica is not to blame.
         if self._seen_at is not None or condition_of(live, "Available").get("status") != "False":
             self._seen_at = self._clock()
@@ -122,7 +122,7 @@ class Registration:
             metadata = {"resourceVersion": live["metadata"].get("resourceVersion")}
             patch = {"metadata": metadata, "spec": {"caBundle": bundle}}
             await self._cluster.merge(API_SERVICE, "", METRICS_API_SERVICE, patch)
-        return f"answers {METRICS_API}"
+        return f"serves {METRICS_API}"
 
     async def _create(self) -> str:
         """Create the APIService if that is wanted.
@@ -146,7 +146,7 @@ class Registration:
         manifest = {"apiVersion": API_SERVICE.api_version, "kind": API_SERVICE.name, "metadata": metadata, "spec": spec}
         await self._cluster.apply_cluster_wide(API_SERVICE, manifest)
         self._created, self._seen_at = True, self._clock()
-        return f"has created APIService {METRICS_API_SERVICE}, and checks whether it trusts this replica"
+        return f"created APIService {METRICS_API_SERVICE}; checking whether it trusts this replica"
 
 
 def _certificates(bundle: str) -> list[bytes]:

@@ -40,7 +40,7 @@ class _RightsCollector(Collector):
         self._rights = rights
 
     def collect(self) -> Iterator[Metric]:
-        text = "1 for each right that the operator lacks and needed a moment ago (namespace *: in the whole cluster)."
+        text = "1 for each right that the API server refused in the last 90 s (namespace *: in the whole cluster)."
         labels = ["verb", "resource", "namespace"]
         family = GaugeMetricFamily("octavo_operator_right_missing", text, labels=labels)
         for right in self._rights.lately():
@@ -57,7 +57,7 @@ class OperatorMetrics:
         PlatformCollector(registry=self._registry)
         self._reconciles = Counter(
             "octavo_operator_reconciles",
-            "Passes over an LLMService: done, refused or not reached by the API server, or failed by a fault of ours.",
+            "Reconciles of an LLMService: done, refused (by the API server, or it was unreachable) or fault (a bug).",
             ["result"],
             registry=self._registry,
         )
@@ -65,7 +65,7 @@ class OperatorMetrics:
             self._reconciles.labels(result)
         self._seconds = Histogram(
             "octavo_operator_reconcile_seconds",
-            "How long a pass took.",
+            "Duration of a reconcile.",
             buckets=_SECONDS,
             registry=self._registry,
         )
@@ -77,7 +77,7 @@ class OperatorMetrics:
         )
         self._services = ServiceMetrics()
         self._leads = False
-        self._leader = Gauge("octavo_operator_leader", "1 on the replica that leads.", registry=self._registry)
+        self._leader = Gauge("octavo_operator_leader", "1 on the leading replica.", registry=self._registry)
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
         """Count a pass that has ended."""

@@ -23,7 +23,7 @@ _CONDITION, _DESIRED, _MONITORED = (
 )
 _HELP = {
     _CONDITION: "1 if the condition of this type has this status, else 0.",
-    _DESIRED: "Pods that should be.",
+    _DESIRED: "Number of pods that should run.",
     _MONITORED: "1 if a monitor of its pods was created, else 0.",
 }
 _ENDS = {

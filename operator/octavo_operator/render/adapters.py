@@ -115,7 +115,10 @@ def _entry(adapter: Adapter, present: Container[str]) -> dict[str, Any]:
     known = {"name": adapter.name, "version": version_of(adapter)}
     needed = [*([name] if (name := adapter_volume(source)) else []), *files.values()]
     if not all(each in present for each in needed):
-        return {**known, "message": "it comes with the next revision of the pods, which has its volume or Secret"}
+        return {
+            **known,
+            "message": "this pod does not have the adapter's volume or Secret; the pod that replaces it will",
+        }
     found = {
         **known,
         "path": adapter_path(source),

@@ -32,9 +32,11 @@ class NameTakenError(ApiError):
     def __init__(self, identity: Identity, live: Mapping[str, Any], service: str) -> None:
         kind, name = identity
         owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
-        whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
+        whose = "".join(f" but to {each['kind']} {each['name']}" for each in owners)
         help_ = _way_out(identity, owners, service)
-        super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
+        super().__init__(
+            409, "NameTaken", f"{kind} {name} exists and does not belong to this LLMService{whose}; {help_}"
+        )
 
     @property
     def transient(self) -> bool:

@@ -73,11 +73,11 @@ def _row(adapter: Adapter, pod: PodView, report: AdapterReport | None, before: _
         known = before.get((adapter.name, pod.name))
         if pod.ready and known:
             return known
-        message = "the pod does not say yet which adapters it has"
+        message = "the pod has not reported its adapters yet"
         return AdapterReplicaStatus(pod=pod.name, state=AdapterState.PENDING, message=message)
     found = next((each for each in report.adapters if each.name == adapter.name), None)
     if found is None or found.version != version_of(adapter):
-        message = "the pod has not taken the list in yet, which takes some seconds"
+        message = "the pod has not read the new list yet; this takes some seconds"
         return AdapterReplicaStatus(pod=pod.name, state=AdapterState.PENDING, message=message)
     return AdapterReplicaStatus(pod=pod.name, state=found.state, message=found.message or None)
 
