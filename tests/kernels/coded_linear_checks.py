@@ -12,9 +12,15 @@ from octavo_engine.kernels import interleaved_trial
 from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
 from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.interleaved import dequantize_interleaved, dequantize_interleaved_kernel, interleave
+from octavo_engine.kernels.interleaved import (
+    can_be_interleaved,
+    dequantize_interleaved,
+    dequantize_interleaved_kernel,
+    interleave,
+)
 from octavo_engine.kernels.interleaved_linear import interleaved_linear_kernel
 from octavo_engine.kernels.interleaved_linear import tiles_for as interleaved_tiles_for
+from octavo_engine.kernels.interleaved_trial import interleave_if_right
 from octavo_engine.kernels.split_columns import sum_kernel
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_coded_product, triton_compute
@@ -131,9 +137,9 @@ def _interleaved(
     bias, addend = (torch.randn(*size, rows + 24, device=device).to(dtype) for size in ((), (tokens,)))
     expected = x.double() @ exact.T + bias.double() + addend.double()
     with poisoned():
-        interleave(weight, dtype)
-        interleave(weight, dtype)  # is done once
-        assert weight.interleaved
+        assert can_be_interleaved(weight, dtype)
+        interleave(weight)
+        interleave_if_right(weight, dtype)  # is done once
         numbers = dequantize_interleaved(weight, torch.float32)
         found = triton_coded_product(x, weight, bias, addend)
     assert found is not None
@@ -145,8 +151,8 @@ def _interleaved(
 def _trial(device: torch.device) -> None:
     """The trial of a device passes, and finds weights that are not in the order that kernels read."""
 
-    def out_of_order(weight: CodedWeight, _: torch.dtype) -> None:
-        interleave(weight, dtype)
+    def out_of_order(weight: CodedWeight) -> None:
+        interleave(weight)
         weight.parts[0].codes.copy_(weight.parts[0].codes.flip(1))
 
     dtype = half_precision(device)
@@ -176,10 +182,10 @@ def _left_as_they_are(device: torch.device) -> None:
     assert zero is not None
     zero[3, 1] = 200
     for name, weight in weights.items():
-        interleave(weight, half)
+        interleave_if_right(weight, half)
         assert not weight.interleaved, name
     weight = _weight("zeros", 4, 16, 256, 128, device)
-    interleave(weight, torch.float32)
+    interleave_if_right(weight, torch.float32)
     assert not weight.interleaved
 
 

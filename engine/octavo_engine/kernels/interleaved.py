@@ -205,12 +205,16 @@ def group_of(part: CodedPart) -> int:
     return part.columns if one_group(part) else part.group or part.columns
 
 
-def can_be_interleaved(part: CodedPart, dtype: torch.dtype) -> bool:
-    """Return True if the kernels read such codes in this order, for activations in `dtype`.
+def can_be_interleaved(weight: CodedWeight, dtype: torch.dtype) -> bool:
+    """Return True if the kernels read such codes in this order, for activations in `dtype`; wait for the device.
 
     Rows must be complete tiles. Groups must be of complete tiles with scales that are exact in float16, as those of
     GPTQ and AWQ are, or of 32 columns with scales and minima that are exact in `dtype`.
     """
+    return all(_can_be_interleaved(part, dtype) for part in weight.parts)
+
+
+def _can_be_interleaved(part: CodedPart, dtype: torch.dtype) -> bool:
     halves = dtype in {torch.float16, torch.bfloat16}
     plain = part.codes.dtype == torch.uint8 and part.super_scale is None and part.column_groups is None
     if not (halves and plain and part.bits == 4 and part.columns % TILE == 0):
@@ -233,10 +237,8 @@ def _zeros(part: CodedPart) -> Tensor:
 
 
 @torch.no_grad()
-def interleave(weight: CodedWeight, dtype: torch.dtype) -> None:
-    """Put a weight's codes and scales into this order, in their memory, if all parts `can_be_interleaved`."""
-    if weight.interleaved or not all(can_be_interleaved(part, dtype) for part in weight.parts):
-        return
+def interleave(weight: CodedWeight) -> None:
+    """Put codes and scales into this order, in their memory, of a weight that `can_be_interleaved` and is not yet."""
     for part in weight.parts:
         part.codes.copy_(_in_tiles(part.codes).view(part.codes.shape))
         if part.minimum is None:

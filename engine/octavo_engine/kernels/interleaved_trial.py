@@ -29,12 +29,12 @@ _MOST_DIFFERENCE = 0.03
 
 def interleave_if_right(weight: CodedWeight, dtype: torch.dtype) -> None:
     """Interleave a weight for activations in `dtype`, if its parts can be and the device passes a trial of such."""
-    if weight.interleaved or not all(can_be_interleaved(part, dtype) for part in weight.parts):
+    if weight.interleaved or not can_be_interleaved(weight, dtype):
         return
     device = weight.parts[0].codes.device
     kinds = {part.minimum is not None for part in weight.parts}
     if device.type != "cuda" or all(_passes(has_minimum, dtype, device) for has_minimum in kinds):
-        interleave(weight, dtype)
+        interleave(weight)
 
 
 @cache
@@ -62,7 +62,7 @@ def largest_difference(has_minimum: bool, dtype: torch.dtype, device: torch.devi
     part = _part(has_minimum, device, rows, columns, random)
     numbers = _numbers(part)
     weight = CodedWeight([part])
-    interleave(weight, dtype)
+    interleave(weight)
     found = [_relative(dequantize_interleaved(weight, dtype), numbers)]
     for tokens in _TOKENS:
         x = torch.randn(tokens, columns, generator=random, device=device).to(dtype)
