@@ -20,7 +20,7 @@ from octavo_engine.kernels.cpu import build, library
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.model.layers.operations.crossovers import Crossovers
-from octavo_engine.model.layers.operations.products import kernel_coded_product, torch_product
+from octavo_engine.model.layers.operations.products import KernelCodedProduct, torch_product
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
@@ -315,17 +315,17 @@ def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:
     for interleaved, crossovers in ((False, Crossovers(16)), (True, Crossovers()), (True, Crossovers(interleaved=128))):
         if interleaved:
             kernels.interleave(weight)
-        product = kernel_coded_product(kernels, crossovers, torch_product)
+        product = KernelCodedProduct(kernels, crossovers, torch_product)
         for tokens in (1, 130):
             x = random(tokens, 576, dtype=BF16, seed=tokens)
             found = product(x, weight, None, None)
-            assert found is not None
             torch.testing.assert_close(found.double(), x.double() @ exact.T, rtol=0.02, atol=0.1)
-        assert product(random(1, 576, dtype=F16, seed=0), weight, None, None) is None
+        assert product.knows(weight, BF16)
+        assert not product.knows(weight, F16)
     narrow = CodedWeight(
         [CodedPart(codes=torch.zeros(4, 24).byte(), scale=torch.ones(4, 3), bits=4, columns=48, group=16)]
     )
-    assert product(random(1, 48, dtype=BF16, seed=0), narrow, None, None) is None
+    assert not product.knows(narrow, BF16)
 
 
 @needs_kernels

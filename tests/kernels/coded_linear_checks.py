@@ -23,7 +23,7 @@ from octavo_engine.kernels.interleaved_linear import tiles_for as interleaved_ti
 from octavo_engine.kernels.interleaved_trial import interleave_if_right
 from octavo_engine.kernels.split_columns import sum_kernel
 from octavo_engine.model.checkpoint import Span
-from octavo_engine.model.layers.operations.triton_compute import triton_coded_product, triton_compute
+from octavo_engine.model.layers.operations.triton_compute import TritonCodedProduct, triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
@@ -141,8 +141,7 @@ def _interleaved(
         interleave(weight)
         interleave_if_right(weight, dtype)  # is done once
         numbers = dequantize_interleaved(weight, torch.float32)
-        found = triton_coded_product(x, weight, bias, addend)
-    assert found is not None
+        found = TritonCodedProduct()(x, weight, bias, addend)
     torch.testing.assert_close(numbers, exact.float(), rtol=3e-5, atol=2e-6 * float(exact.abs().max()))
     close = _STEPS[dtype]
     torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
@@ -264,7 +263,7 @@ def _as_the_linear_method_says(device: torch.device) -> None:
         assert coded is not None, method.name
         exact = method.dequantized(weights, torch.float64)
         for dtype, close in ((torch.float32, 1e-5), (half_precision(device), _STEPS[half_precision(device)])):
-            found = triton_coded_product(x.to(dtype), coded, None, None)
+            found = triton_compute().coded(x.to(dtype), coded, None, None)
             assert found is not None, method.name
             expected = x.to(dtype).double() @ exact.T
             torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))

@@ -79,8 +79,7 @@ class Linear(nn.Module):
         coded, weights = self.weights.coded, self.weights
         if self.plain or weights.in_8_bits:
             return False
-        token = self.weight.new_zeros(1, self.columns.size, dtype=weights.dtype)
-        return coded is None or self.options.compute.coded(token, coded, None, None) is None
+        return coded is None or not self.options.compute.knows_codes(coded, weights.dtype)
 
     def for_kernels(self) -> LinearWeights | None:
         """Return the weights for kernels that compute whole layers; None: the kernels do not support such a weight."""

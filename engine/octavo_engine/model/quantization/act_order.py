@@ -21,12 +21,12 @@ _PIECE = 1 << 22
 
 
 @torch.no_grad()
-def sort_columns(weights: Weights, multiplies: Callable[[CodedWeight], bool]) -> None:
+def sort_columns(weights: Weights, knows_codes: Callable[[CodedWeight, torch.dtype], bool]) -> None:
     """Sort the columns of a weight with act-order; its `column_groups` then begin with the order of the input's.
 
     Its linear method, which dequantizes what was loaded, can no longer be used for it. So nothing changes unless the
-    device `multiplies` plain groups of this size; nor where projections have different orders, or where sorted columns
-    are not complete groups, such as those of a rank that has only some of the columns.
+    device `knows_codes` in plain groups of this size; nor where projections have different orders, or where sorted
+    columns are not complete groups, such as those of a rank that has only some of the columns.
     """
     groups, coded = weights.column_groups, weights.coded
     if groups is None or coded is None:
@@ -37,7 +37,7 @@ def sort_columns(weights: Weights, multiplies: Callable[[CodedWeight], bool]) ->
     if not bool((groups[:, order] == plain).all()):
         return
     ordered = CodedWeight([replace(part, column_groups=None, sections=())], column_order=groups[0])
-    if not multiplies(ordered):
+    if not knows_codes(ordered, weights.dtype):
         return
     step = max(1, _PIECE // part.columns)
     for first in range(0, len(part.codes), step):

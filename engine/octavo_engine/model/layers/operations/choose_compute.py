@@ -16,8 +16,8 @@ from octavo_engine.model.layers.operations.paths import Path, choose_path
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise
 from octavo_engine.model.layers.operations.products import (
     CodedVocabulary,
+    KernelCodedProduct,
     by_tokens,
-    kernel_coded_product,
     kernel_gated_product,
     kernel_interleaving,
     kernel_logits,
@@ -102,7 +102,7 @@ def kernel_compute(
     if path == "kernels and float32":
         most_tokens = crossovers.kernels
         product = by_tokens(product, most_tokens, wide_product)
-    coded_product = kernel_coded_product(kernels, crossovers, product)
+    coded_product = KernelCodedProduct(kernels, crossovers, product)
     runner: LayerRunner = one_by_one
     if fused is not None and fused.norm is not None:
         runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, crossovers, most_tokens)

@@ -68,11 +68,16 @@ class Compute:
 
     def coded(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
         """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; None if such codes are not supported."""
-        if self.coded_product is None:
+        product = self.coded_product if self.knows_codes(weight, x.dtype) else None
+        if product is None:
             return None
         if weight.column_order is not None:
             x = x.index_select(1, weight.column_order)
-        return self.coded_product(x, weight, bias, addend)
+        return product(x, weight, bias, addend)
+
+    def knows_codes(self, weight: CodedWeight, dtype: torch.dtype) -> bool:
+        """Return True if inputs of this type are multiplied with such codes as they are."""
+        return self.coded_product is not None and self.coded_product.knows(weight, dtype)
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """Return act(gate) * up [T, inner], where [gate up] is x times the two halves of weight [2 * inner, in]."""
@@ -132,7 +137,7 @@ class Compute:
     def prepare(self, linears: Sequence[Weights], others: Iterable[CodedWeight] = ()) -> None:
         """Reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
         for each in linears:
-            sort_columns(each, partial(self._multiplies, each))
+            sort_columns(each, self.knows_codes)
         dtypes = {each.dtype for each in linears}
         if self.interleave is None or len(dtypes) != 1:
             return
@@ -140,11 +145,6 @@ class Compute:
         for coded in (*(each.coded for each in linears), *others):
             if coded is not None:
                 self.interleave(coded, dtype)
-
-    def _multiplies(self, weights: Weights, coded: CodedWeight) -> bool:
-        """Return True if codes like these are multiplied as they are."""
-        token = weights.weight.new_zeros(1, coded.columns, dtype=weights.dtype)
-        return self.coded_product is not None and self.coded_product(token, coded, None, None) is not None
 
     def prepare_mixture(self, experts: Experts, top_k: int) -> None:
         """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""

@@ -103,4 +103,4 @@ class ExpertsInTurn:
         return self._of_codes(x, experts.coded[1][expert], bias)
 
     def _of_codes(self, x: Tensor, weight: CodedWeight, bias: Tensor | None) -> Tensor:
-        return cast("Tensor", cast("CodedProduct", self._coded_product)(x, weight, bias, None))
+        return cast("CodedProduct", self._coded_product)(x, weight, bias, None)

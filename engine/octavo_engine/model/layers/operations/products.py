@@ -1,8 +1,9 @@
-"""The ways to multiply activations with a weight. Each is a function; `Compute` is given one."""
+"""The ways to multiply activations with a weight; `Compute` is given one for each kind of weight."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +20,20 @@ The addend may be overwritten."""
 GatedProduct = Callable[[Tensor, Tensor, Tensor | None, str], Tensor | None]
 """x [T, in], weight [2 * inner, in], bias and an activation's name to act(gate) * up [T, inner] in one pass, where
 [gate up] is x times the two halves of the weight; None where the function does not support its inputs."""
-CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Tensor | None]
-"""Like `Product`, with a weight of 4 or 8 bits; None where it is not supported."""
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
+
+
+class CodedProduct(Protocol):
+    """Like `Product`, with a weight of 4 or 8 bits."""
+
+    def knows(self, weight: CodedWeight, dtype: torch.dtype) -> bool:
+        """Return True if such codes are multiplied with inputs of this type; the weight's memory is not read."""
+        ...
+
+    def __call__(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """Multiply x [T, in] with a weight that the product `knows`."""
+        ...
 
 
 def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
@@ -61,20 +72,21 @@ def kernel_product(kernels: CPUKernels) -> Product:
     return product
 
 
-def kernel_coded_product(kernels: CPUKernels, crossovers: Crossovers, product: Product) -> CodedProduct:
-    """Return the product of our C kernels with coded weights; `product` multiplies those that they dequantize first.
+class KernelCodedProduct:
+    """The product of our C kernels with coded weights; `product` multiplies those that they dequantize first."""
 
-    The product gives None for half precision, or for groups that the kernels do not know.
-    """
+    def __init__(self, kernels: CPUKernels, crossovers: Crossovers, product: Product) -> None:
+        self._kernels, self._crossovers, self._product = kernels, crossovers, product
 
-    def coded(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
-        if x.dtype not in DTYPES or not weight.known_to_kernels:
-            return None
-        if not crossovers.multiplies_codes(len(x), interleaved=weight.interleaved):
-            return product(x, kernels.dequantize(weight, x.dtype), bias, addend)
-        return kernels.coded_linear(x, weight, bias, addend)
+    def knows(self, weight: CodedWeight, dtype: torch.dtype) -> bool:
+        """Return False for half precision, and for groups that the kernels do not know."""
+        return dtype in DTYPES and weight.known_to_kernels
 
-    return coded
+    def __call__(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """Compute a `CodedProduct` with codes where that is quicker than with their numbers."""
+        if self._crossovers.multiplies_codes(len(x), interleaved=weight.interleaved):
+            return self._kernels.coded_linear(x, weight, bias, addend)
+        return self._product(x, self._kernels.dequantize(weight, x.dtype), bias, addend)
 
 
 def kernel_interleaving(kernels: CPUKernels) -> Callable[[CodedWeight, torch.dtype], None]:

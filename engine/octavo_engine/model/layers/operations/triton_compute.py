@@ -58,7 +58,7 @@ def triton_compute() -> Compute:
     return Compute(
         product=cublas_product,
         logits_product=cublas_logits,
-        coded_product=triton_coded_product,
+        coded_product=TritonCodedProduct(),
         logits_dtype=None,  # float32 would be another pass, and twice as much for the kernels that sample to read
         pointwise=TritonPointwise(),
         experts=TritonExperts(),
@@ -80,14 +80,19 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
     return addend.addmm_(x, weight.t())
 
 
-def triton_coded_product(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
-    """Compute a `CodedProduct` with codes, or of many tokens by cuBLAS with numbers that are written for this call."""
-    if not can_dequantize(weight):
-        return None
-    if len(x) > most_tokens(weight, x.dtype):
+class TritonCodedProduct:
+    """Products with codes, or of many tokens by cuBLAS with numbers that are written for one call."""
+
+    def knows(self, weight: CodedWeight, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Return True if rows and groups consist of complete words."""
+        return can_dequantize(weight)
+
+    def __call__(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """Compute a `CodedProduct`."""
+        if len(x) <= most_tokens(weight, x.dtype):
+            return coded_linear(x, weight, bias, addend)
         numbers = dequantize_interleaved if weight.interleaved else dequantize
         return cublas_product(x, numbers(weight, x.dtype), bias, addend)
-    return coded_linear(x, weight, bias, addend)
 
 
 def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
