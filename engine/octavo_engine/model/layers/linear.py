@@ -102,16 +102,15 @@ class Linear(nn.Module):
         """Return an upper bound of one token's bytes for the 8-bit inputs of a block's linears; 0 if not quantized.
 
         This linear reads the block's input, a second one reads `inner` columns within the block. The norm before the
-        block may quantize the input and also keep it in the dtype of the products. With act-order inputs are copied in
-        the order of the weight's columns, in the dtype of the products.
+        block may quantize the input and also keep it in the dtype of the products. With act-order each linear's input
+        is first copied in the order of the weight's columns, in the dtype of the products.
         """
         if self.method is UNQUANTIZED:
             return 0
         hidden = self.columns.size
         read = max(inner, hidden)
-        if self.column_groups is not None:
-            return read * self.options.dtype.itemsize
-        return read + hidden * self.options.dtype.itemsize
+        kept = hidden if self.column_groups is None else read
+        return read + kept * self.options.dtype.itemsize
 
     def forward(self, x: Tensor | Quantized) -> Tensor:
         """Map x [T, in] to [T, sum of parts]; x may be quantized, but only as `input_scaling` says."""
