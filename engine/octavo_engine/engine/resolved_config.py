@@ -64,6 +64,16 @@ class ResolvedConfig:
         return self.task.kv_dtype
 
     @property
+    def whole_prompts(self) -> bool:
+        """True if prompts have to be computed in one step, without the prefix cache."""
+        return needs_whole_prompts(self.spec)
+
+    def longest_context(self, config: EngineConfig) -> int:
+        """Return the longest context in tokens; prompts that must be computed in one step have to fit into it."""
+        longest = self.spec.max_position
+        return min(longest, config.max_num_batched_tokens) if self.whole_prompts else longest
+
+    @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
         """The groups of layers that share block tables, with this rank's heads."""
         return self.blueprint.kv_groups
@@ -144,11 +154,6 @@ def long_context(spec: ModelSpec) -> LongContext | None:
     """Return the length beyond which sequences use other RoPE frequencies (LongRoPE); None for models without one."""
     rope = spec.long_rope
     return None if rope is None else LongContext(rope.original_max_position, rope.recomputed)
-
-
-def longest_context(config: EngineConfig, spec: ModelSpec) -> int:
-    """Return the longest context in tokens; prompts that must be computed in one step have to fit into it."""
-    return min(spec.max_position, config.max_num_batched_tokens) if needs_whole_prompts(spec) else spec.max_position
 
 
 def make_blueprint(

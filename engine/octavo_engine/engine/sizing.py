@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import MemoryInfo
-from octavo_engine.engine.resolved_config import ResolvedConfig, longest_context, resolve_config
+from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.short_contexts import needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.device_memory import DeviceMemory, device_memory, host_memory
 from octavo_engine.runner.graphs import ladder, mixed_sequences
@@ -76,8 +75,8 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     `step` is the peak of one step, the tables that all steps keep, and on a CPU what the process itself grows by. No
     other rank takes more: rank 0 has its part of the logits and then all of them, from which it samples.
     """
-    spec, blueprint, groups = resolved.spec, resolved.blueprint, resolved.kv_groups
-    length = config.max_model_len or longest_context(config, spec)
+    blueprint, groups = resolved.blueprint, resolved.kv_groups
+    length = config.max_model_len or resolved.longest_context(config)
     slots, adapters_step = _adapter_bytes(resolved, config)
     peak = max(_forward_bytes(resolved, config, length), _sampling_bytes(resolved)) + adapters_step
     peak += footprint.process_bytes(resolved.device, from_gguf=resolved.from_gguf)
@@ -166,7 +165,7 @@ def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int,
 def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:
     """Return the limits that the memory plan keeps; ConfigurationError if --max-model-len is above the model's."""
     spec = resolved.spec
-    if config.max_model_len is not None and config.max_model_len > longest_context(config, spec) < spec.max_position:
+    if config.max_model_len is not None and config.max_model_len > resolved.longest_context(config) < spec.max_position:
         raise ConfigurationError(
             f"--max-model-len {config.max_model_len}: {spec.architecture} computes prompts in one step, and "
             f"--max-num-batched-tokens {config.max_num_batched_tokens} are fewer; raise that, or lower the first"
@@ -180,7 +179,7 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
         utilization=config.gpu_memory_utilization,
         block_size=config.block_size,
         max_num_seqs=resolved.max_num_seqs,
-        model_max_len=longest_context(config, spec),
+        model_max_len=resolved.longest_context(config),
         max_model_len=config.max_model_len,
         kv_cache_memory=config.kv_cache_memory,
         num_kv_blocks=config.num_kv_blocks,
@@ -188,6 +187,6 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
         on_cpu=resolved.device.type == "cpu",
         max_num_batched_tokens=config.max_num_batched_tokens,
         mixture=spec.has_experts,
-        prefix_caching=config.enable_prefix_caching and not needs_whole_prompts(spec),
+        prefix_caching=config.enable_prefix_caching and not resolved.whole_prompts,
         causal=spec.causal,
     )

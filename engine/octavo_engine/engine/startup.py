@@ -35,7 +35,6 @@ from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.short_contexts import needs_whole_prompts
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.cores import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
@@ -232,7 +231,7 @@ def _scheduler(
 ) -> Scheduler:
     # A vector pooled from more than the last token needs every token computed, so nothing may be skipped or restored.
     resumes = pooling.kind == "last" and resolved.spec.causal
-    if (whole_prompts := needs_whole_prompts(resolved.spec)) and resolved.spec.causal:
+    if resolved.whole_prompts and resolved.spec.causal:
         log.warning(
             "the model's indexer has so few heads that its choices depend on how many tokens a step computes: prompts "
             "are computed in one step, so that contexts have at most --max-num-batched-tokens %d tokens; the prefix "
@@ -251,7 +250,7 @@ def _scheduler(
             for group in resolved.spec.kv_groups
         ],
         config.block_size,
-        prefix_caching=config.enable_prefix_caching and resumes and not whole_prompts,
+        prefix_caching=config.enable_prefix_caching and resumes and not resolved.whole_prompts,
         eviction=config.prefix_cache_policy,
         ttl=config.prefix_cache_ttl,
         max_chunk=config.max_num_batched_tokens,
@@ -263,7 +262,7 @@ def _scheduler(
         policy=cast(Any, config.scheduling_policy),
         max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
-        whole_prompts=whole_prompts,
+        whole_prompts=resolved.whole_prompts,
         long_context=long_context(resolved.spec),
     )
     targets = config.target_ttft_p90, config.target_itl_p90
@@ -273,5 +272,5 @@ def _scheduler(
             resolved.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
         )
     # Drafts are checked in a step of several tokens, as prompts that are cut would be.
-    proposer = None if config.speculative is None or whole_prompts else NGramProposer(config.speculative)
+    proposer = None if config.speculative is None or resolved.whole_prompts else NGramProposer(config.speculative)
     return Scheduler(settings, memory, adaptive, proposer)
