@@ -130,7 +130,7 @@ class Scheduler:
 
     def _take_back(self, step: int, lost: Mapping[str, RowError]) -> list[RequestOutput]:
         """Queue lost requests again, and those begun after `step`, which may share lost blocks; end the twice lost."""
-        ends: list[RequestOutput] = []
+        ends, again = list[RequestOutput](), dict[RequestState, RequestState]()
         if all(name in self._requests and self._requests[name].lost >= step for name in lost):
             return ends  # an earlier step lost them already
         for state in list(self._requests.values())[::-1]:
@@ -142,9 +142,9 @@ class Scheduler:
                 if state.status is Status.RUNNING:
                     self.planner.requeue(state)
                 self.memory.swap.drop(state)
-                ended = replace(state, final_len=0, finish_reason=FinishReason.ABORT)  # for its tokens in flight
-                self._launched = deque([ended if r is state else r for r in plan] for plan in self._launched)
+                again[state] = replace(state, final_len=0, finish_reason=FinishReason.ABORT)  # for its tokens in flight
                 state.in_flight = 0
+        self._launched = deque([again.get(r, r) for r in plan] for plan in self._launched)
         self.memory.forget_all()
         return ends
 
