@@ -22,12 +22,10 @@ from torch import Tensor
 from triton import knobs
 
 from octavo_engine.kernels.coded_numbers import one_group, plane
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, in_pieces, unpack
 
 TILE = 128
 """The columns of a tile."""
-_PIECE = 1 << 22
-"""The codes that are put in order at once; at least one row."""
 _MOST_ZERO = 127
 """The largest zero that can be added to 2 ** 7 in bfloat16 by its bits."""
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
@@ -254,10 +252,8 @@ def _in_tiles(codes: Tensor) -> Tensor:
     """Return codes [rows, columns / 2] as [columns / 128, rows, 64]."""
     rows, tiles = len(codes), codes.shape[1] * 2 // TILE
     ordered = codes.new_empty(tiles, rows, TILE // 2)
-    step = max(1, _PIECE // (tiles * TILE))
-    for first in range(0, rows, step):
-        own = slice(first, first + step)
-        a, b, c, d = torch.stack((codes[own] & 15, codes[own] >> 4), dim=-1).view(-1, tiles, 4, 32).unbind(2)
+    for own in in_pieces(rows, tiles * TILE):
+        a, b, c, d = unpack(codes[own], 4).view(-1, tiles, 4, 32).unbind(2)
         halves = torch.stack((a | b << 4, c | d << 4), dim=-1)  # [rows, tiles, 32, 2], the lower byte first
         ordered[:, own] = halves.view(-1, tiles, 4, 4, 4).permute(1, 0, 3, 2, 4).flatten(2)  # [.., j, c, i and byte]
     return ordered

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.coded_linear import coded_linear
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
 from octavo_engine.kernels.interleaved import can_be_interleaved, dequantize_interleaved, interleave
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _part(has_minimum: bool, device: torch.device, rows: int, columns: int, rand
 
 def _numbers(part: CodedPart) -> Tensor:
     """Return what the stored codes stand for, float32 [rows, columns]."""
-    codes = torch.stack((part.codes & 15, part.codes >> 4), dim=-1).view(len(part.codes), -1, part.group or 1).float()
+    codes = unpack(part.codes, part.bits).view(len(part.codes), -1, part.group or 1).float()
     if part.zero is not None:
         codes -= part.zero.float()[:, :, None]
     numbers = codes * part.scale.float()[:, :, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ _GRAINS = {4: 32, 8: 16}
 _INPUTS = 32
 """Inputs that share a scale where they are multiplied in 8 bits."""
 _SIGN = 128
+_PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,22 @@ class CodedWeight:
             parts = (_Codes * len(self.parts))(*(_codes(part, interleaved=self.interleaved) for part in self.parts))
             self._pointer, self._structure = pointer, CodedStructure(parts, len(parts))
         return self._structure
+
+
+def unpack(stored: Tensor, bits: int) -> Tensor:
+    """Return codes uint8 [rows, columns] of bytes [rows, columns * bits / 8]."""
+    return stored if bits == 8 else torch.stack((stored & 15, stored >> 4), dim=-1).flatten(1)
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Return bytes [rows, columns * bits / 8] of codes uint8 [rows, columns]."""
+    return codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
+
+
+def in_pieces(rows: int, columns: int) -> Iterator[slice]:
+    """Yield the rows of a weight in pieces that are reordered one after another: at least one row, or 4 Mi codes."""
+    step = max(1, _PIECE // columns)
+    yield from (slice(first, min(first + step, rows)) for first in range(0, rows, step))
 
 
 def _codes(part: CodedPart, *, interleaved: bool) -> _Codes:

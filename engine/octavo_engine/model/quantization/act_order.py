@@ -12,12 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.model.quantization.grouped import pack, unpack
+from octavo_engine.kernels.cpu.coded import CodedWeight, in_pieces, pack, unpack
 from octavo_engine.model.quantization.linear_method import Weights
-
-_PIECE = 1 << 22
-"""The codes that are sorted at once; at least one row."""
 
 
 @torch.no_grad()
@@ -39,9 +35,8 @@ def sort_columns(weights: Weights, knows_codes: Callable[[CodedWeight, torch.dty
     ordered = CodedWeight([replace(part, column_groups=None, sections=())], column_order=groups[0])
     if not knows_codes(ordered, weights.dtype):
         return
-    step = max(1, _PIECE // part.columns)
-    for first in range(0, len(part.codes), step):
-        codes = part.codes[first : first + step]
+    for rows in in_pieces(len(part.codes), part.columns):
+        codes = part.codes[rows]
         codes.copy_(pack(unpack(codes, part.bits)[:, order], part.bits))
     groups[0] = order
     weights.coded = ordered

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.kernels.cpu.coded import unpack
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import FP8
-from octavo_engine.model.quantization.grouped import looked_up, unpack
+from octavo_engine.model.quantization.grouped import looked_up
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, write_nonnegative
 from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0, check_powers

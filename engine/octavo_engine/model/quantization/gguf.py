@@ -16,9 +16,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, pack, unpack
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
-from octavo_engine.model.quantization.grouped import pack, unpack
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import in_parts
 from octavo_engine.model.quantization.unquantized import parameter

@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.unquantized import parameter
@@ -209,13 +209,3 @@ def codes_of_words(bits: int) -> int:
     """Return the number of codes with which a word ends; those of 3 bits, of which a word may have a part, take three
     words."""
     return WORD_BITS // math.gcd(WORD_BITS, bits)
-
-
-def unpack(stored: Tensor, bits: int) -> Tensor:
-    """Return codes uint8 [rows, columns] of bytes [rows, columns * bits / 8]."""
-    return stored if bits == 8 else torch.stack((stored & 15, stored >> 4), dim=-1).flatten(1)
-
-
-def pack(codes: Tensor, bits: int) -> Tensor:
-    """Return bytes [rows, columns * bits / 8] of codes uint8 [rows, columns]."""
-    return codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
