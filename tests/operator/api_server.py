@@ -46,6 +46,7 @@ class Server:
             kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN, *OPTIONAL)
         }
         self.indexes[LLMSERVICE.plural][KEY] = [merged(VALID, {"metadata": METADATA, "spec": spec})]
+        self.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)]  # which its Deployment does not count yet
 
     @property
     def service(self) -> dict[str, Any]:

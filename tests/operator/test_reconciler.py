@@ -216,7 +216,6 @@ async def test_a_passing_failure_is_tried_again_and_not_reported(status: int) ->
 async def test_a_failure_that_should_pass_and_lasts_is_reported() -> None:
     """The failure of a missing admission webhook is such a case."""
     server = Server()
-    server.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)]
     operator = reconciler(server)
     server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
     for second, reason in ((0, None), (29, None), (30, "ApplyFailed")):
@@ -463,7 +462,6 @@ async def test_a_restore_without_a_status_keeps_the_image_that_runs() -> None:
 async def test_a_pass_asks_to_be_repeated_when_a_schedule_begins_or_ends() -> None:
     schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}
     server = Server(autoscaling={**AUTOSCALED["autoscaling"], "schedules": [schedule]})
-    server.indexes[POD.plural][KEY] = [trimmed(POD, SERVING_POD)]
     operator = reconciler(server)
     for now, seconds, least in (("07:00:00", 3601, 3), ("08:00:00", 7201, 4), ("10:00:00", 79_201, 3)):
         operator._clock = lambda now=now: f"2026-01-01T{now}Z"  # type: ignore[misc]
