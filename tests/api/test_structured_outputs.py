@@ -60,6 +60,12 @@ ASKED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "structural_tag", **OLDER}}, structural_tag_grammar(FORM)),
     ({"response_format": {"type": "structural_tag", "format": FORM}}, structural_tag_grammar(FORM)),
     ({"structured_outputs": {"structural_tag": json.dumps(OLDER)}}, structural_tag_grammar(FORM)),
+    # null means absent, for fields of other servers too
+    ({"response_format": {"type": "json_object", "schema": None}}, json_object_grammar()),
+    (
+        {"response_format": {"type": "structural_tag", "format": {**FORM, "excludes": None}}},
+        structural_tag_grammar(FORM),
+    ),
 ]
 FREE: list[dict[str, Any]] = [
     {"response_format": {"type": "text"}},

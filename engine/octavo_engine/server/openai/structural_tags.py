@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from octavo_engine.server.openai.body import Body
+from octavo_engine.server.openai.body import StrictBody
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_DEPTH = 8
@@ -27,52 +27,48 @@ _KINDS = (
 Words = Annotated[str, Field(max_length=4096)]
 
 
-class _Part(Body):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ConstString(_Part):
+class ConstString(StrictBody):
     """A part that is a fixed text."""
 
     type: Literal["const_string"]
     value: Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class JSONSchema(_Part):
+class JSONSchema(StrictBody):
     """A part that is JSON under a schema."""
 
     type: Literal["json_schema"]
     json_schema: dict[str, Any] | Literal[True]
 
 
-class Regex(_Part):
+class Regex(StrictBody):
     """A part that matches a regular expression."""
 
     type: Literal["regex"]
     pattern: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
-class AnyText(_Part):
+class AnyText(StrictBody):
     """A part that is any text."""
 
     type: Literal["any_text"]
 
 
-class Sequence(_Part):
+class Sequence(StrictBody):
     """A part that consists of parts one after another."""
 
     type: Literal["sequence"]
     elements: Annotated[list[Part], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
-class Or(_Part):
+class Or(StrictBody):
     """A part that is one of several parts."""
 
     type: Literal["or"]
     elements: Annotated[list[Part], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
-class Tag(_Part):
+class Tag(StrictBody):
     """A part between two texts."""
 
     type: Literal["tag"] = "tag"
@@ -87,7 +83,7 @@ Triggers = Annotated[
 Tags = Annotated[list[Tag], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
-class TriggeredTags(_Part):
+class TriggeredTags(StrictBody):
     """A part that is any text, in which each trigger begins one of the tags."""
 
     type: Literal["triggered_tags"]
@@ -97,7 +93,7 @@ class TriggeredTags(_Part):
     stop_after_first: bool = False
 
 
-class TagsWithSeparator(_Part):
+class TagsWithSeparator(StrictBody):
     """A part that consists of tags, with a separator between them."""
 
     type: Literal["tags_with_separator"]
@@ -146,7 +142,7 @@ Form = Annotated[Part, BeforeValidator(_bounded)]
 """The `format` of a structural tag."""
 
 
-class Structure(_Part):
+class Structure(StrictBody):
     """A tag in the older form: JSON under a schema between two texts."""
 
     begin: Annotated[str, Field(min_length=1, max_length=4096)]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.body import Body
+from octavo_engine.server.openai.body import StrictBody
 from octavo_engine.server.openai.refused import NotYet
 from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
 from octavo_engine.server.preparation.loaded_model import LoadedModel
@@ -78,13 +78,7 @@ Choices = Annotated[
 ]
 
 
-class _Strict(Body):
-    """An object in which an unknown field is an error: it could change what is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class NamedSchema(_Strict):
+class NamedSchema(StrictBody):
     """The schema of a `response_format`, with its name."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -94,7 +88,7 @@ class NamedSchema(_Strict):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
 
 
-class StructuralTag(_Strict):
+class StructuralTag(StrictBody):
     """Tags in a text, in xgrammar's form (`format`) or in the older outputs."""
 
     type: Literal["structural_tag"] = "structural_tag"
@@ -137,7 +131,7 @@ def _known_type(value: Any) -> Any:
     return value
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(StrictBody):
     """OpenAI's field `response_format`: any text, any JSON object, or JSON under a schema."""
 
     type: Annotated[Literal["text", "json_object", "json_schema"], BeforeValidator(_known_type)]
@@ -162,7 +156,7 @@ AnyFormat = Annotated[
 ]
 
 
-class StructuredOutputs(_Strict):
+class StructuredOutputs(StrictBody):
     """vLLM's field `structured_outputs`, which has all forms."""
 
     json_: Annotated[Schema, Field(alias="json")] = None
