@@ -161,6 +161,7 @@ def test_a_batch_that_is_cancelled_or_expires_says_so(start: Start, tmp_path: Pa
     assert client.batches.cancel(cancelled.id).status in ("cancelling", "cancelled")
     cancelled = ended(server, client, cancelled)
     assert cancelled.status == "cancelled" and cancelled.cancelling_at and cancelled.cancelled_at
+    assert client.batches.cancel(cancelled.id) == cancelled  # a client may try again after its connection broke
     assert set(lines_of(client, cancelled.output_file_id)) == {"short"} and cancelled.error_file_id is None
     server.wait_until(lambda: server.do(lambda: len(server.serving.running)) == 0)
 

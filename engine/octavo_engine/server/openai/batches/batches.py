@@ -88,7 +88,12 @@ class Batches:
         return batch
 
     async def cancel(self, batch: BatchObject) -> None:
-        """Cancel a batch; APIError 400 if it has ended, 503 if it runs no longer, since the server stops."""
+        """Cancel a batch, unless that has been done, as a client that tries again cannot know.
+
+        APIError 400 if it has ended otherwise, 503 if it runs no longer, since the server stops.
+        """
+        if batch.status == "cancelled":
+            return
         if self._stopped and batch.status not in ENDED:
             raise shutting_down()
         if batch.status in ENDED or (job := self._jobs.get(batch.id)) is None:
