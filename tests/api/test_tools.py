@@ -330,14 +330,26 @@ STRICT_DAY: Any = {"type": "function", "function": {**DAY["function"], "strict":
         (HARMONY, {"tools": [NOW]}, AnswerForm(format="openai", tools=(Tool("now"),))),
         (HARMONY, {"guided_regex": "a+"}, AnswerForm()),
         (SILENT, {}, AnswerForm()),
-        (SILENT, {"tools": [NOW], "tool_choice": "required"}, AnswerForm(format="forced", tools=(Tool("now"),))),
-        (HARMONY, {"tools": [NOW], "tool_choice": "required"}, AnswerForm(format="openai", tools=(Tool("now"),))),
+        (
+            SILENT,
+            {"tools": [NOW], "tool_choice": "required"},
+            AnswerForm(format="forced", tools=(Tool("now"),), demanded=True),
+        ),
+        (
+            HARMONY,
+            {"tools": [NOW], "tool_choice": "required"},
+            AnswerForm(format="openai", tools=(Tool("now"),), demanded=True),
+        ),
         (
             THINKING,
             {"tools": [NOW], "tool_choice": "required", "parallel_tool_calls": False},
-            AnswerForm(format="hermes", tools=(Tool("now"),), reasons=True, begun=True, single=True),
+            AnswerForm(format="hermes", tools=(Tool("now"),), reasons=True, begun=True, single=True, demanded=True),
         ),
-        (CODER, {"tools": [DAY], "tool_choice": "required"}, AnswerForm(format="forced", tools=(Tool("day", DATE),))),
+        (
+            CODER,
+            {"tools": [DAY], "tool_choice": "required"},
+            AnswerForm(format="forced", tools=(Tool("day", DATE),), demanded=True),
+        ),
     ],
 )
 def test_the_template_decides_how_an_answer_is_read(

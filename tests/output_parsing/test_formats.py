@@ -256,7 +256,7 @@ def test_no_arguments_are_two_braces_whatever_space_is_between(name: str) -> Non
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_that_is_cut_off_is_read_as_far_as_it_goes(name: str) -> None:
-    """max_tokens may end it anywhere; no call is made up."""
+    """max_tokens may end it anywhere; no call is made up. What begins a call that was demanded is not content."""
     format_name, text, (_, _, calls) = ANSWERS[name]
     for index in range(len(text)):
         events = read(format_named(format_name), [text[:index]], reasons=format_name != "openai")
@@ -264,6 +264,8 @@ def test_an_answer_that_is_cut_off_is_read_as_far_as_it_goes(name: str) -> None:
         arguments = "".join(event.text for event in events if isinstance(event, CallArguments))
         assert names == [name for name, _ in calls[: len(names)]]
         assert len(arguments) <= sum(len(json.dumps(each)) for _, each in calls)
+        demanded = read(format_named(format_name), [text[:index]], reasons=format_name != "openai", demanded=True)
+        assert demanded == [event for event in events if not isinstance(event, Content)]
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if not FORMATS[name].reasons])

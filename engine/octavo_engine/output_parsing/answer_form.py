@@ -22,6 +22,8 @@ class AnswerForm:
     """Whether the prompt has begun the reasoning."""
     single: bool = False
     """Whether only the first call counts."""
+    demanded: bool = False
+    """Whether the answer must consist of calls, besides reasoning."""
     named: bool = False
     """Whether the request names the tool that must be called."""
     hides_reasoning: bool = False
@@ -47,4 +49,5 @@ class AnswerForm:
             reasons=self.reasons,
             begun=self.begun,
             single=self.single,
+            demanded=self.demanded,
         )

@@ -22,15 +22,17 @@ class AnswerParser:
         reasons: bool = False,
         begun: bool = False,
         single: bool = False,
+        demanded: bool = False,
     ) -> None:
         """Without a format everything but reasoning is content.
 
         `reasons`: whether the model marks reasoning by <think>. `begun`: whether the prompt has opened it already.
-        `single`: whether calls after the first one are left out.
+        `single`: whether calls after the first one are left out. `demanded`: whether a grammar makes the answer consist
+        of calls; other text is then the beginning of a call that was cut off, and is left out too.
         """
         self._text = StreamedText()
         self._calls = 0
-        self._single = single
+        self._single, self._demanded = single, demanded
         self._steps = self._read(format_, tools, reasons, begun)
 
     def _read(self, format_: Format | None, tools: Mapping[str, Tool], reasons: bool, begun: bool) -> Steps[Event]:
@@ -67,9 +69,10 @@ class AnswerParser:
         return found
 
     def _counts(self, event: Event) -> bool:
-        """Return True if the event is part of the answer: not white space around calls, nor a call too many."""
+        """Return True if the event is part of the answer: not text around calls that were demanded, nor white space
+        around others, nor a call too many."""
         if isinstance(event, Content):
-            return bool(event.text) and not (self._calls and event.text.isspace())
+            return bool(event.text) and not self._demanded and not (self._calls and event.text.isspace())
         return isinstance(event, Reasoning) or not self._single or self._calls == 1
 
     @property

@@ -77,7 +77,7 @@ def _form_and_grammar(
     )
     if demanded is not None:
         format_, grammar = calls.demanded(demanded.tools, several=demanded.several)
-        return replace(form, format=format_.name), grammar
+        return replace(form, format=format_.name, demanded=True), grammar
     if grammar is not None:
         schema = schema_of_content(body) if tools else None
         either = None if schema is None else calls.or_calls(schema, tools, several=not single)
