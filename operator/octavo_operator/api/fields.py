@@ -1,4 +1,4 @@
-"""Field types shared by the parts of a spec, each with its bound and its sentence."""
+"""Field types shared by the parts of a spec, each with its bounds and the message for a value outside of them."""
 
 from __future__ import annotations
 

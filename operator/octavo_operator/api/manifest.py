@@ -40,7 +40,7 @@ _AS_KUBECTL = (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$", "-+.0123456789"),
     ("bool", r"[yYnN]$", "yYnN"),
 )
-"""Plain words that kubectl and Helm (go-yaml 2) read as numbers or booleans, of which PyYAML reads some as strings."""
+"""Unquoted values that kubectl and Helm (go-yaml 2) read as numbers or booleans; PyYAML reads some as strings."""
 
 
 class _Loader(yaml.SafeLoader):

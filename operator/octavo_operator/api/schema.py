@@ -23,7 +23,7 @@ VALIDATIONS = "x-kubernetes-validations"
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule and the sentence said when it is broken.
+    """One rule and its error message.
 
     Here the sentence ends with the values of the fields `shown`. The API server would need a `messageExpression`, and
     refuses one that makes a string of a number, since it takes its cost to have no bound.

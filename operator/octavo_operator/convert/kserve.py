@@ -15,12 +15,12 @@ _FORMATS = ("huggingface", "vllm")
 _MORE_ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 _NO_COUNTERPART = {
     "transformer": "clients send what the model reads",
-    "explainer": "there is none",
+    "explainer": "it has no counterpart",
     "canaryTrafficPercent": "create a second LLMService, and let a gateway split the requests",
     "scaleTarget": "autoscaling follows the queue; see spec.autoscaling",
     "scaling": "see spec.autoscaling",
     "autoScaling": "see spec.autoscaling",
-    "logger": "see --log-format of the engine",
+    "logger": "the engine does not log the content of requests and answers",
     "batcher": "the engine batches by itself",
     "workerSpec": "a replica runs on the GPUs of one node",
     "worker": "a replica runs on the GPUs of one node",

@@ -17,7 +17,7 @@ from octavo_operator.render.container import GPU
 
 _MOST_EVENTS = 10
 _NO_OBSTACLE = (Reason.FIXED_REPLICAS, Reason.NO_ADAPTERS, Reason.AUTOSCALER_PENDING)
-"""Reasons of conditions that are not as one may hope, and yet keep nothing from serving or scaling."""
+"""Reasons of conditions whose status looks bad, although nothing is kept from serving or scaling."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Notices another client that scales the same Deployment, such as a user's HorizontalPodAutoscaler. Pure.
 
-Two scalers with different numbers would add and remove pods for ever, each of which loads a model.
+Two scalers with different numbers would add and remove pods forever, and each new pod loads a model.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Reconciler:
     async def _report_unread(
         self, service: LLMService, observed: Observation, refusal: Problem | None, error: ApiError
     ) -> None:
-        """Report on an LLMService without a status, of which something could not be read.
+        """Report on an LLMService that has no status and could not be read completely.
 
         No image is pinned: which one the pods run may be what could not be read. `error` counts, not another one here.
         """

@@ -14,7 +14,7 @@ from octavo_operator.reconcile.apply.dependence import Identity
 from octavo_operator.reconcile.observation.observe import Key, engine_image
 
 RETRY_SECONDS = 60.0
-"""The pause between two tries, each of which is a dry run."""
+"""The pause between two tries, which are dry runs."""
 
 
 class Overruled:

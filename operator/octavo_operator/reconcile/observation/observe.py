@@ -221,7 +221,7 @@ def status_changed_at(metadata: Mapping[str, Any]) -> str:
 
 
 def _gated_fields(pod: Mapping[str, Any]) -> dict[str, bool]:
-    """Return of which fields the pod has some that the API server removes where their feature gate is off."""
+    """Return whether the pod has claims and image volumes, which are removed where their feature gate is off."""
     images = any("image" in volume for volume in pod.get("volumes") or ())
     return {"claims": bool(pod.get("resourceClaims")), "images": images}
 

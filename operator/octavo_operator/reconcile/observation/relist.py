@@ -23,7 +23,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Missed:
-    """An object of which the watches reported something older (`seen`, empty: nothing) than the API server does."""
+    """An object that is gone, or that the watches reported in an older version than is listed (`seen`, if ever)."""
 
     key: Key
     kind: str
