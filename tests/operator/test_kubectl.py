@@ -296,8 +296,10 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert "not looked at: ResourceQuotas: Error from server (Forbidden): resourcequotas" in text
     assert all(call.startswith("--namespace=llm --context=there get ") for call in calls(cluster))
 
+    (cluster / "horizontalpodautoscalers.autoscaling.json").write_text("")  # KEDA calls it otherwise
     (cluster / "pods.json").unlink()
     assert cli.main(["why", "good"]) == cli.IN_THE_WAY
+    assert "get horizontalpodautoscalers.autoscaling keda-hpa-good --output=json --ignore-not-found" in calls(cluster)
     text = capsys.readouterr().out
     assert "condition Ready=False: WaitingForGPU" in text
     assert "not looked at: pods: Error from server (Forbidden): pods" in text

@@ -104,6 +104,11 @@ def metrics_service_name(service_name: str) -> str:
     return f"{service_name}-metrics"
 
 
+def keda_autoscaler(service_name: str) -> str:
+    """Return the HorizontalPodAutoscaler that KEDA makes of a service's ScaledObject."""
+    return f"keda-hpa-{service_name}"
+
+
 def cache_claim(service_name: str) -> str:
     """Return the PersistentVolumeClaim that keeps downloads."""
     return f"{service_name}-cache"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from octavo_operator.api.names import COMPONENT_LABEL, ENGINE, SERVICE_LABEL
+from octavo_operator.api.names import COMPONENT_LABEL, ENGINE, SERVICE_LABEL, keda_autoscaler
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.top import PodReadings, Reading, read
 from octavo_operator.kubectl.why import Facts
@@ -45,11 +45,17 @@ def facts_of(kubectl: Kubectl, name: str) -> Facts:
         service=kubectl.get("llmservices.octavo.dev", name),
         pods=optional("pods", lambda: kubectl.items("pods", f"--selector={engine_pods(name)}"), []),
         deployment=optional("Deployment", lambda: kubectl.find("deployments.apps", name), nothing),
-        autoscaler=optional("autoscaler", lambda: kubectl.find("horizontalpodautoscalers.autoscaling", name), nothing),
+        autoscaler=optional("autoscaler", lambda: _autoscaler(kubectl, name), nothing),
         quotas=optional("ResourceQuotas", lambda: kubectl.items("resourcequotas"), []),
         events=optional("events", lambda: kubectl.items("events", "--field-selector=type=Warning"), []),
         unread=unread,
     )
+
+
+def _autoscaler(kubectl: Kubectl, name: str) -> dict[str, Any]:
+    """Return the HorizontalPodAutoscaler of a service, the operator's or KEDA's; empty where there is none."""
+    kind = "horizontalpodautoscalers.autoscaling"
+    return kubectl.find(kind, name) or kubectl.find(kind, keda_autoscaler(name))
 
 
 def pod_readings(

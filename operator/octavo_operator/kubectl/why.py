@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
-from octavo_operator.api.names import KIND
+from octavo_operator.api.names import KIND, keda_autoscaler
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
 from octavo_operator.reconcile.pods.placement import placement_of
@@ -181,7 +181,9 @@ def _is_of(regarding: Mapping[str, Any], name: str, pods: set[str], claims: set[
         return whose in claims
     if kind == "ReplicaSet":
         return whose.rpartition("-")[0] == name
-    return kind in ("LLMService", "Deployment", "HorizontalPodAutoscaler") and whose == name
+    if kind == "HorizontalPodAutoscaler":
+        return whose in (name, keda_autoscaler(name))
+    return kind in ("LLMService", "Deployment") and whose == name
 
 
 def _is_of_a_start(event: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from octavo_operator.api.conditions import ConditionState, Reason
-from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAITING_METRIC
+from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAITING_METRIC, keda_autoscaler
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AutoscalingStatus
@@ -175,7 +175,7 @@ def scaling(
     replicas = int((deployment.get("spec") or {}).get("replicas", bounds.floor))
     scaled_object = children.get((SCALED_OBJECT, service.name))
     by_keda = scaled_object is not None and not is_going(scaled_object)
-    hpa = children.get((HPA, f"keda-hpa-{service.name}" if by_keda else service.name))
+    hpa = children.get((HPA, keda_autoscaler(service.name) if by_keda else service.name))
     return Scaling(service, bounds, replicas, max(0, replicas - ready), hpa, by_keda, unmade)
 
 
