@@ -41,7 +41,7 @@ def check(files: Iterable[Path]) -> None:
         if file.suffix not in {".png", ".html"}:
             raise UsageError(f"--plot {file}: must end in .png or .html")
         if find_spec("matplotlib") is None:
-            raise UsageError(f"--plot {file}: needs matplotlib, which is not installed; install octavo[plots]")
+            raise UsageError(f"--plot {file}: needs matplotlib, which is not installed: pip install matplotlib")
 
 
 def write(file: Path, reports: Mapping[str, Report]) -> None:

@@ -45,7 +45,8 @@ def results(port: int) -> Iterator[Result]:
     """Run all checks, in the order in which a start would meet the problems. Nothing is downloaded or changed."""
     yield Result("octavo", "ok", f"{__version__}, Python {platform.python_version()}")
     if importlib.util.find_spec("torch") is None:
-        yield Result("torch", "problem", "is not installed", "install Octavo with its extra: octavo[engine]")
+        install = "in a checkout of Octavo: make setup, or pip install '.[engine]'"
+        yield Result("torch", "problem", "is not installed", install)
         return  # the other checks need packages of that extra
     checks: list[Callable[[], Iterator[Result]]] = [_torch, _gpus, _cpu, _memory, _shared_memory, _disk, _files]
     for check in checks:

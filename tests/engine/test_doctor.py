@@ -50,7 +50,7 @@ def test_what_is_no_port_is_refused_before_any_check(given: str, capsys: pytest.
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
     assert main(["doctor", "--port", "0"]) == 2
-    assert "install Octavo with its extra: octavo[engine]" in capsys.readouterr().out
+    assert "in a checkout of Octavo: make setup, or pip install '.[engine]'" in capsys.readouterr().out
 
 
 def test_an_old_cpu_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

