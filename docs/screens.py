@@ -89,9 +89,11 @@ def main() -> int:
         client = cluster.in_namespace("llm")
         with installed_operator(cluster):
             client.apply(_gpu_hog())
-            shown = [(state, _screen(client, state)) for state in STATES]
+            # The model that loads comes last, so that the list of all LLMServices still shows it loading.
+            order = sorted(STATES, key=lambda state: bool(state.loading_message))
+            screens = {state.name: _screen(client, state) for state in order}
             overview = client.kubectl("get", "llms", "-o", "wide")
-        PAGE.write_text(_page(overview, shown))
+        PAGE.write_text(_page(overview, [(state, screens[state.name]) for state in STATES]))
     return 0
 
 
