@@ -26,7 +26,6 @@ from octavo_engine.errors import FORBIDDEN, ModelLoadError, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import worker
-from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.sampler import Sampled
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
@@ -294,27 +293,10 @@ def test_generate_never_writes_into_a_file_that_is_not_its_own(tiny_model: Path,
     assert target.read_text() == "my notes\n"
 
 
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
-        ({}, None),
-    ],
-)
-def test_a_containers_cpu_limit_bounds_the_threads(files: dict[str, str], cores: int | None, tmp_path: Path) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert usable_cores(tmp_path) == (cores or len(os.sched_getaffinity(0)))
-
-
 def test_most_requests_in_a_step_follow_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     for cores, most in ((1, 24), (2, 48), (64, 256)):
-        monkeypatch.setattr(resolved_config, "usable_cores", lambda _, cores=cores: cores)
+        monkeypatch.setattr(resolved_config, "usable_cores", lambda cores=cores: cores)
         assert resolved_config.choose_max_num_seqs(EngineConfig(model="x"), cpu) == most
         assert resolved_config.choose_max_num_seqs(EngineConfig(model="x"), cuda) == 256
         assert resolved_config.choose_max_num_seqs(EngineConfig(model="x", max_num_seqs=300), cpu) == 300

@@ -26,7 +26,7 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.short_contexts import for_contexts, needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
-from octavo_engine.runner.cores import CGROUP, usable_cores
+from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.graphs import mixed_ladder, uses_graphs, uses_mixed_graphs
 
 _MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
@@ -193,7 +193,7 @@ def choose_max_num_seqs(config: EngineConfig, device: torch.device) -> int:
         return config.max_num_seqs
     on_device = _MOST_SEQS
     if device.type == "cpu":
-        on_device = min(on_device, _SEQS_OF_A_CORE * usable_cores(CGROUP))
+        on_device = min(on_device, _SEQS_OF_A_CORE * usable_cores())
     return min(on_device, config.max_num_batched_tokens)
 
 

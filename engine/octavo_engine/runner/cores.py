@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
-CGROUP = Path("/sys/fs/cgroup")
+from octavo_engine.runner.cgroups import cgroup_cores
 
 
 def configure_cpu_threads(environ: Mapping[str, str], ranks: int = 1) -> None:
@@ -20,24 +19,11 @@ def configure_cpu_threads(environ: Mapping[str, str], ranks: int = 1) -> None:
     """
     torch.set_flush_denormal(True)
     if "OMP_NUM_THREADS" not in environ:
-        torch.set_num_threads(max(1, usable_cores(CGROUP) // ranks))
+        torch.set_num_threads(max(1, usable_cores() // ranks))
 
 
-def usable_cores(cgroup: Path) -> int:
-    """Return the number of cores in the affinity mask, at most the container's CPU limit (cgroup v2, then v1)."""
+def usable_cores() -> int:
+    """Return the number of cores in the affinity mask, at most the CPU limit of the container or systemd unit."""
     cores = len(os.sched_getaffinity(0))
-    quota = _quota(cgroup)
-    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
-
-
-def _quota(cgroup: Path) -> float | None:
-    try:
-        limit, period = (cgroup / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except OSError:
-        pass
-    try:
-        v1 = int((cgroup / "cpu" / "cpu.cfs_quota_us").read_text())
-        return None if v1 < 0 else v1 / int((cgroup / "cpu" / "cpu.cfs_period_us").read_text())
-    except OSError:
-        return None
+    limit = cgroup_cores()
+    return max(1, cores if limit is None else min(cores, math.ceil(limit)))

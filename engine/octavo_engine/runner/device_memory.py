@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from octavo_engine.runner.cgroup_memory import cgroup_memory
+from octavo_engine.runner.cgroups import cgroup_memory
 
 
 @dataclass(frozen=True, slots=True)

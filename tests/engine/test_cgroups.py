@@ -1,13 +1,14 @@
-"""The memory limit of a process: of a container, of a systemd unit, and of the cgroups above them, v2 and v1."""
+"""The limits of a process: those of a container, of a systemd unit, and of the cgroups above them, v2 and v1."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from octavo_engine.runner import device_memory
-from octavo_engine.runner.cgroup_memory import cgroup_memory
+from octavo_engine.runner import cores, device_memory
+from octavo_engine.runner.cgroups import cgroup_cores, cgroup_memory
 
 GIB = 1 << 30
 V2 = ("memory.max", "memory.current", "inactive_file")
@@ -62,3 +63,28 @@ def test_without_a_limit_there_is_the_machines_memory(tmp_path: Path, own: Path,
     write_cgroup(tmp_path / "memory", UNLIMITED_V1, GIB, V1)
     monkeypatch.setattr(device_memory, "cgroup_memory", lambda: cgroup_memory(tmp_path, own))
     assert device_memory.host_memory().name == "this machine's memory"
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"cpu.max": "50000 100000\n"}, 0.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"system.slice/octavo.service/cpu.max": "200000 100000\n", "system.slice/cpu.max": "max 100000\n"}, 2),
+        ({"system.slice/octavo.service/cpu.max": "max 100000\n", "system.slice/cpu.max": "300000 100000\n"}, 3),
+        ({}, None),
+    ],
+)
+def test_a_container_and_a_unit_may_limit_the_cores(
+    tmp_path: Path, own: Path, files: dict[str, str], limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.write_text("4:cpu,cpuacct:/\n0::/system.slice/octavo.service\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroup_cores(tmp_path, own) == limit
+    monkeypatch.setattr(cores, "cgroup_cores", lambda: limit)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert cores.usable_cores() == (8 if limit is None else math.ceil(limit))
