@@ -56,6 +56,6 @@ FORBIDDEN = (
     "no token is left: the grammar, allowed_token_ids, bad_words and min_tokens, which forbids the stop tokens at "
     "first, together forbid all; leave one of them out"
 )
-"""Why an answer cannot go on that its own request's fields leave no token for."""
+"""Why an answer cannot go on if the fields of its request leave it no token."""
 BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
 """The error class for the exit code of a process that has ended."""

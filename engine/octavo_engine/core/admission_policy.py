@@ -145,7 +145,7 @@ class AdmissionRound:
             self._closed = self._closed or state.skipped >= self._max_skips
 
     def blocked(self, state: RequestState, *, seated: bool) -> None:
-        """Note that a request does not fit now. Others may pass it for a while; of a heavy tenant, only others' may."""
+        """Note that a request does not fit now. Others may pass it for a while, a heavy tenant's own may not."""
         if self._policy.accounts.heavy(state.tenant) or (not seated and len(self._order) == 1):
             self._over_share.add(state.tenant)
         elif state.skipped >= self._max_skips:

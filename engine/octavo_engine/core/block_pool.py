@@ -8,7 +8,7 @@ from octavo_engine.core.prefix_cache import PrefixCache
 
 
 class BlockPool:
-    """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, but a prefix hit's block).
+    """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, but in the prefix cache).
 
     Taking and freeing are O(1) a block. A cached block counts as available: when no free block is left, the eviction
     policy chooses a cached one.

@@ -102,7 +102,7 @@ class Accounts:
         return self._accounts[tenant].weight / self._weights
 
     def busy(self, tenant: str) -> bool:
-        """Return True if a tenant has lately used more than a little; several such ones may fill all steps."""
+        """Return True if a tenant has lately used more than a little; several such tenants may fill all steps."""
         return self._accounts[tenant].used > _LITTLE
 
     def heavy(self, tenant: str) -> bool:

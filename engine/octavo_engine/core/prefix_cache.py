@@ -102,7 +102,7 @@ class PrefixCache:
             self._policy.release(block, 0, self.known[block].priority, cold=True)
 
     def forget(self, block: int) -> None:
-        """Remove a block in use from the cache."""
+        """Remove a block that is in use, or evicted, from the cache."""
         if (known := self.known.pop(block, None)) is not None:
             del self._block_of[known.digest]
 

@@ -30,7 +30,7 @@ class PromptOutput:
 class Request:
     """One prompt and its options. It never changes: the scheduler keeps its own notes in `RequestState`."""
 
-    request_id: str  # made by the server or by `LLM`; to its first "-" it is that of the client's request, or of `LLM`
+    request_id: str  # the part before its first "-" is the same for all prompts and answers of a client's request
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     priority: int = 0  # the lowest number is the most important
@@ -45,7 +45,7 @@ class Request:
 
 
 class FinishReason(StrEnum):
-    """The reason why a request ended. The first two are answers, the client gets the others as errors."""
+    """The reason why a request ended. The client gets an answer for the first two, an error for the others."""
 
     STOP = "stop"
     LENGTH = "length"

@@ -39,7 +39,7 @@ _STALE_STEPS = 2
 """Steps whose times are ignored after a change: they were planned before it, as the loop plans one step ahead."""
 _ROOM, _ROOM_WANTED = 0.9, 0.95
 """Limits grow while ITL takes less than this share of its target; the second while TTFT is missed."""
-_LARGEST_CUT = 0.25  # the smallest ratio by which a limit shrinks at once
+_LARGEST_CUT = 0.25  # the smallest ratio to which a limit shrinks at once
 _WINDOW = 30.0
 """Seconds that a sample counts for; one that took longer than half of that counts for twice as long as it took."""
 _PATIENCE = 10.0

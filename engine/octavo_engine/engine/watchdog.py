@@ -31,9 +31,10 @@ class Watchdog:
             self._unanswered_since = None
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep; by how much longer it took is not a silence of the loop, since this process could read no answer.
+        """Sleep; if that takes longer than `seconds`, the excess does not count as silence of the loop.
 
-        So an engine outlives a pod that is frozen or a machine that is paused, where both processes stand still.
+        This process did not run then and could read no answer. So an engine outlives a pod that is frozen or a machine
+        that is paused, where both processes stand still.
         """
         began = self.clock()
         await asyncio.sleep(seconds)

@@ -34,7 +34,7 @@ def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> T
     if needs & BIASES:
         _add_biases(changed, sampled, table)
     if banned:
-        places = _places([(index, tokens) for index, tokens in banned], logits.device)
+        places = _places(banned, logits.device)
         changed.index_put_(places, torch.full((len(places[0]),), -torch.inf, device=logits.device))
     if needs & ALLOWS:
         _keep_allowed(changed, sampled, table)

@@ -1,4 +1,4 @@
-"""Computes a step in parts where the device has no memory for the whole, so that only rows fail that fail alone."""
+"""Computes a step in parts if the device has no memory for the whole: only rows that do not fit even alone fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def compute_in_parts(
     plan: StepPlan, compute: Callable[[StepPlan], T]
 ) -> Iterator[tuple[StepPlan, T | torch.OutOfMemoryError]]:
-    """Yield the rows, at least two, of a plan that failed in parts, in their order, each with what `compute` returned.
+    """Compute a plan of several rows, which failed as a whole, in parts: yield each part with its result, in order.
 
     A part, like the plan, is halved until there is memory for it. A row for which there is none even alone is a part of
     its own, with the error. Memory that PyTorch keeps for later is freed before each attempt. The state table must hold

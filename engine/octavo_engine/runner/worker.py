@@ -226,7 +226,7 @@ class Worker:
                 samples, errors = self._sample(logits, sampled)
             self._share_tokens(sampled)
         elif step.lost:
-            samples = [Readback(_nothing(num_places(step.plan)))]
+            samples = [Readback(_placeholder(num_places(step.plan)))]
         step.timer.stop()
         return LaunchedStep(step.plan, step.timer, samples, errors, step.prompts, step.lost)
 
@@ -399,7 +399,7 @@ class Worker:
                 log.exception("sampling failed for request %s", self._table.request_id(sampled.rows[index]))
                 end = FinishReason.ERROR, f"sampling failed: {error}"
                 errors[index] = no_memory(error) if isinstance(error, torch.OutOfMemoryError) else end
-                samples.append(Readback(_nothing(1)))
+                samples.append(Readback(_placeholder(1)))
         return samples, errors
 
     def _sample_together(self, logits: Tensor, rows: SampledRows) -> Readback:
@@ -409,6 +409,6 @@ class Worker:
         return Readback(sampled)
 
 
-def _nothing(places: int) -> Sampled:
+def _placeholder(places: int) -> Sampled:
     """Return a placeholder result, on the host, for places that could not be sampled."""
     return Sampled(torch.zeros(places, dtype=torch.int64), torch.ones(places, dtype=torch.bool), None)

@@ -167,7 +167,7 @@ class AdapterFile:
         self._seen = seen
         try:
             entries = await asyncio.to_thread(_read, self.path)
-        except (OSError, ValidationError, ValueError) as error:
+        except (OSError, ValueError) as error:
             first = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
             log.error("the adapters were not reloaded: --lora-modules-file %s cannot be used: %s", self.path, first)
             return

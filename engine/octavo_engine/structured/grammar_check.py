@@ -80,9 +80,9 @@ class CheckTime:
 def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES, allowed: CheckTime | None = None) -> None:
     """Raise GrammarError if the grammar cannot be compiled, SlowGrammarError if not within `most_seconds`.
 
-    `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count. Raises
-    CheckImpossibleError if it cannot be checked now. If `allowed.share` is less than 1, CheckPausedError if it takes
-    longer. What the check takes is added to `allowed.used`.
+    `vocabulary` has the control tokens that the grammar may name; its other tokens count only by their bytes. Raises
+    CheckImpossibleError if the grammar cannot be checked now, and CheckPausedError if the check takes longer than
+    an `allowed.share` below 1. The time that the check takes is added to `allowed.used`.
     """
     found = digest(grammar)
     if (vocabulary, found) not in _passed:

@@ -68,7 +68,7 @@ class KeptGrammars:
         return matcher
 
     def keep(self, tenant: str, grammar: str, matcher: LLMatcher) -> None:
-        """Keep a compiled grammar. If all take too much memory, drop the tenant's oldest that has most in memory."""
+        """Keep a compiled grammar. If all take too much memory, drop the oldest of the tenant that takes the most."""
         self._kept[grammar] = tenant, matcher
         self._bytes[tenant] += estimated_bytes(grammar)
         while self._bytes.total() > KEPT_BYTES and len(self._kept) > 1:

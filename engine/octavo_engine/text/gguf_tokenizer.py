@@ -215,7 +215,7 @@ def sentencepiece(metadata: dict[str, Any], tokens: Sequence[str], *, always: bo
 def _merges_from_scores(
     vocabulary: dict[str, int], tokens: Sequence[str], scores: list[float] | None
 ) -> list[tuple[str, str]]:
-    """Return the merges, best first: of all pairs, SentencePiece merges that whose token has the best score."""
+    """Return the merges, best first: SentencePiece always merges the pair whose token has the best score."""
     if scores is None:
         raise ValueError(f"its metadata has neither {_PREFIX}merges nor {_PREFIX}scores for each token")
     found: list[tuple[float, int, int, str, str]] = []

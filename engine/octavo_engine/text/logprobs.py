@@ -61,9 +61,8 @@ def text_logprobs(
 ) -> TextLogprobs:
     """Return the log probabilities of consecutive tokens of a text.
 
-    They are its first tokens unless `offsets` has already taken others.
-
-    A token's name is its text unless `name` gives it another one.
+    They are the text's first tokens unless `offsets` has already taken others. A token's name is its text unless `name`
+    gives it another one.
     """
     found = TextLogprobs()
     name, offsets = name or tokenizer.token_text, offsets or TextOffsets(tokenizer)

@@ -107,7 +107,7 @@ def _add_own_tokens(backend: Backend, added: Any) -> None:
 
 
 def _surround(backend: Backend, config: Mapping[str, Any]) -> None:
-    """Put the tokens that begin and end a text around it: by default only that which begins it, as Llama does."""
+    """Put the tokens that begin and end a text around it: by default only the first, as Llama does."""
     single, special = ["$A"], []
     if _flag(config, "add_bos_token", True):
         special.append(_special(backend, config, "bos_token", "<s>"))

@@ -259,9 +259,9 @@ class Acceptor:
     def _await_request(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection, unless some have arrived with it.
 
-        The oldest silent connection is closed if there are too many. Bytes that have arrived
-        are taken without waiting for an event. This saves half of the thread's system calls, and after each of these
-        the thread may have to wait until the server's loop releases the interpreter's lock.
+        The oldest silent connection is closed if there are too many. Bytes that have arrived are taken without waiting
+        for an event. This saves half of the thread's system calls, and after each of these the thread may have to wait
+        until the server's loop releases the interpreter's lock.
         """
         if first := _first_bytes(connection):
             self._pass_on(connection, first)

@@ -17,8 +17,8 @@ _REQUEST_LINE = re.compile(rb"([^ :]+) ([^ ]*) HTTP/(.*)")
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]+(?=[/?#]|$)", re.IGNORECASE)
 """The scheme and authority before a target's path, which clients send to proxies; every server must accept them."""
 HOST = rb"(?:\[[\w.~!$&'()*+,;=:%-]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})*)(?::[0-9]*)?"
-"""The values of a Host header: a name, or an address in brackets, and perhaps a port. Unlike an
-authority it has no user (RFC 9110 section 7.2, RFC 3986 section 3.2.2)."""
+"""The values of a Host header: a name, or an address in brackets, and perhaps a port. Unlike an authority it has no
+user (RFC 9110 section 7.2, RFC 3986 section 3.2.2)."""
 _HOST = re.compile(HOST)
 _NO_TEXT = re.compile(rb"[\x00\x0b\x0c]")
 """Bytes that h11 refuses in a header's value. Its pattern takes quadratic time for one behind many spaces: 5 s and more

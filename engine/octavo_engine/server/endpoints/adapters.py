@@ -96,9 +96,9 @@ def _body(serving: Serving, request: Request) -> bytes:
         if not serving.model().info.max_loras:
             message = "this server serves no adapters: start it with --enable-lora"
             raise APIError(400, message, code="adapters_not_enabled")
-        if len(upload.data) > _MOST_BYTES:
+        if len(upload) > _MOST_BYTES:
             raise APIError(413, f"the body has more than {_MOST_BYTES} bytes", code="request_too_large")
-        return bytes(upload.data)
+        return upload.take()
     finally:
         upload.release()
 

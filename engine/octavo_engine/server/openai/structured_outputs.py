@@ -89,7 +89,7 @@ class NamedSchema(StrictBody):
 
 
 class StructuralTag(StrictBody):
-    """Tags in a text, in xgrammar's form (`format`) or in the older outputs."""
+    """Tags in a text, in xgrammar's form (`format`) or in the older one (`structures` and `triggers`)."""
 
     type: Literal["structural_tag"] = "structural_tag"
     format: Form | None = None
@@ -217,7 +217,7 @@ def wrong_grammar(error: GrammarError, param: str) -> APIError:
 
 
 def schema_of_content(body: StructuredFields) -> dict[str, Any] | None:
-    """Return the JSON schema that `response_format` asks for; None if it asks for noutputs."""
+    """Return the JSON schema that `response_format` asks for; None if it asks for none."""
     form = body.response_format
     if not isinstance(form, ResponseFormat) or form.type == "text":
         return None
