@@ -251,7 +251,7 @@ ARRAY, STRING, UINT8, UINT32 = 9, 8, 0, 4
 PADDING = bytes(4096)
 FILE_FAULTS = {
     "empty": (b"", "cannot be read as a GGUF file"),
-    "four bytes": (b"GGUF", "not a whole GGUF file"),
+    "four bytes": (b"GGUF", "not a complete GGUF file"),
     "random": (bytes(i * 7919 % 251 for i in range(10_000)), "does not begin with the letters GGUF"),
     "a web page": (b"<!doctype html>" + PADDING, "does not begin with the letters GGUF"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "version 50331648 is not supported"),
@@ -259,7 +259,7 @@ FILE_FAULTS = {
     "tensors of the universe": (header(2**60, 0) + PADDING, "claims 1152921504606846976 tensors"),
     "keys of the universe": (header(0, 2**63) + PADDING, "metadata keys"),
     "a key of the universe": (header(0, 1, struct.pack("<Q", 2**62)) + PADDING, "bytes of text"),
-    "a key that is not text": (header(0, 1, struct.pack("<Q", 2) + b"\xff\xfe") + PADDING, "not a whole GGUF file"),
+    "a key that is not text": (header(0, 1, struct.pack("<Q", 2) + b"\xff\xfe") + PADDING, "not a complete GGUF file"),
     "an unknown value": (header(0, 1, text("k") + struct.pack("<I", 77)) + PADDING, "value type 77"),
     "numbers of the universe": (
         header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, UINT8, 2**60)) + PADDING,
@@ -277,7 +277,7 @@ FILE_FAULTS = {
     "a string that is not text among others": (
         header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, 2) + text("a") + struct.pack("<Q", 1) + b"\xff")
         + PADDING,
-        "not a whole GGUF file",
+        "not a complete GGUF file",
     ),
     "arrays in arrays": (
         header(0, 1, text("k") + struct.pack("<I", ARRAY) + struct.pack("<IQ", ARRAY, 1) * 50) + PADDING,

@@ -1,4 +1,4 @@
-"""What the layers of a step share, and attention between a layer's projections: QK norm, RoPE and the backend."""
+"""The data that all layers of a step share, and attention between a layer's projections: QK norm, RoPE, backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from octavo_engine.kernels.norm_weights import NormWeights
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What all layers of a step share: its attention, caches and states, and what they read of tokens."""
+    """The data that all layers of a step share: its backend, caches and states, and data of its tokens."""
 
     backend: AttentionBackend
     caches: Mapping[int, LayerCache]

@@ -79,7 +79,7 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     config = read_json(path)
     config["architectures"] = _architectures(config)
     if "eos_token_id" in config or has_file(files.directory / "generation_config.json"):
-        config["eos_token_id"] = _all_ends(files.directory, config)
+        config["eos_token_id"] = _eos_token_ids(files.directory, config)
     headers = read_headers(files.directory) if has_weights(files.directory) else ()
     if config.get("dtype") is None and config.get("torch_dtype") is None:
         config["dtype"] = _most_common_dtype(headers)
@@ -168,7 +168,7 @@ def _refuse_unread(fields: Fields, family: Family) -> None:
             raise fields.wrong(name, value, f"changes answers, and {family.architecture} is not computed with it")
 
 
-def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
+def _eos_token_ids(directory: Path, config: dict[str, Any]) -> list[int]:
     """Return the end-of-sequence ids of both files: instruct models name more of them in generation_config.json."""
     ids = Fields(str(directory / "config.json"), config).integers("eos_token_id")
     generation = directory / "generation_config.json"

@@ -22,10 +22,9 @@ _WEIGHT, _BIAS = "weight", "bias"
 def with_plain_weights(spec: ModelSpec, headers: Sequence[SafetensorsHeader], folder: Path) -> ModelSpec:
     """Return `spec` whose quantization leaves out modules that have a matrix in floating point and nothing else.
 
-    Tools write such checkpoints if their model has parameters that are no linear layers when it is quantized, and
-    become ones when it is saved: transformers' mixtures of experts. transformers quantizes no matrix to FP8 that does
-    not consist of complete blocks. `headers` are those of the weight files in `folder`; without any, `spec` stays as it
-    is.
+    Two kinds of tools write such checkpoints. Some quantize linear layers only, and transformers' experts are plain
+    parameters then, which are saved as linear layers. And transformers leaves a matrix that does not consist of
+    complete blocks out of FP8. `headers` are those of the weight files in `folder`; without any, `spec` stays as it is.
     """
     quantization = spec.quantization
     if quantization is None or not headers:

@@ -1,4 +1,4 @@
-"""Reads from a model's sentence-transformers files how it pools: makes one vector from a text's hidden states."""
+"""Reads from sentence-transformers' files how a model pools: how a text's hidden states become one vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form in which fetching and loading a model report their progress."""
+"""The callback to which fetching and loading a model report their progress."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def parse_header(path: Path, data: bytes, size: int) -> SafetensorsHeader:
     return SafetensorsHeader(path, _check_tensors(path, values, len(data), size - len(data)), len(data) - 8)
 
 
-def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: int) -> dict[str, TensorHeader]:
+def _check_tensors(path: Path, values: dict[str, Any], data_begin: int, data_bytes: int) -> dict[str, TensorHeader]:
     tensors: dict[str, TensorHeader] = {}
     ranges: list[tuple[int, int, str]] = []
     for name, value in values.items():
@@ -180,7 +180,7 @@ def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: in
             raise ModelLoadError(
                 f"{path}: tensor {name!r} of {dtype} {list(shape)} needs {needed} bytes but has {end - begin}"
             )
-        tensors[name] = TensorHeader(dtype, shape, needed, data + begin)
+        tensors[name] = TensorHeader(dtype, shape, needed, data_begin + begin)
         ranges.append((begin, end, name))
     _check_ranges(path, ranges, data_bytes)
     return tensors
@@ -207,7 +207,7 @@ def _tensor_bytes(path: Path, name: str, dtype: str, shape: tuple[int, ...], dat
             f"{path}: tensor {name!r} has {len(shape)} dimensions, and a tensor may have {_MAX_DIMENSIONS}"
         )
     if any(dimension > data_bytes for dimension in shape):
-        raise ModelLoadError(f"{path}: tensor {name!r} has a dimension larger than the whole file")
+        raise ModelLoadError(f"{path}: tensor {name!r} has a dimension larger than the file")
     return DTYPE_BYTES[dtype] * prod(shape)
 
 

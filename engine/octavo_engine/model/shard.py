@@ -65,7 +65,7 @@ class Shard:
         heads = attention.num_kv_heads
         if self.size <= heads:
             return _part(heads, self.rank, self.size)
-        head = -(-(self.rank + 1) * heads // self.size) - 1  # of the KV head's ranks, `_sharers`, this is one
+        head = -(-(self.rank + 1) * heads // self.size) - 1  # this rank is one of the head's `_sharers`
         return range(head, head + 1)
 
     def heads(self, attention: HeadMixer) -> range:

@@ -1,4 +1,4 @@
-"""What a model's contexts ask of the engine: what makes no difference in short ones, and which prompts stay whole."""
+"""Leaves out indexers that would choose every token of short contexts, and says which models need whole prompts."""
 
 from __future__ import annotations
 

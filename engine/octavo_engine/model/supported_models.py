@@ -70,7 +70,7 @@ class SupportedModel:
 
 
 def supported_models() -> Iterator[SupportedModel]:
-    """Yield one for each family, by architecture, then the multimodal models, of which the language model runs."""
+    """Yield one for each family, by architecture, then the multimodal models, whose language model alone runs."""
     for name in sorted(FAMILIES):
         yield _describe(FAMILIES[name])
     for name in sorted(WRAPPERS):

@@ -48,9 +48,9 @@ _HEADER = 1 << 20
 def pull(url: str, report: Report, *, weights: bool) -> Path:
     """Return the folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
 
-    Of a .gguf file without its weights, the folder has the header, in a file that is as long and otherwise a hole. If
-    the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is no
-    such model, no way to it or no room for it.
+    For a .gguf file without `weights`, the folder has a sparse file of the same length that holds the header alone. If
+    the store cannot be reached, the files of its last known state are used. ModelLoadError if there is no such model,
+    if it cannot be fetched, or if it does not fit on the disk.
     """
     bucket, prefix = _parse(url)
     home = cache_home() / "s3" / bucket / _folder_name(prefix)

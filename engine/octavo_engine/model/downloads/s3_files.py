@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
-"""An ETag of this form is the content's MD5, but where the bucket encrypts with its own keys. Others are never that."""
+"""An ETag of this form is the content's MD5, unless the bucket encrypts with keys of its own; other ETags never are."""
 _PART_BYTES = 32 << 20
 
 
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its name as a file, with its folder."""
+        """The path of its file below the model's folder."""
         own = self.key.rpartition("/")[2]
         return f"{self.folder}/{own}" if self.folder else own
 
@@ -81,7 +81,7 @@ class ObjectFiles:
         self.counter.at(entry.name, entry.size)
 
     def _fill(self, entry: Entry, partial: Path) -> bool:
-        """Fetch what `partial` lacks, each byte to its place. False: another program has fetched it meanwhile."""
+        """Append what `partial` lacks; return False if another program has fetched the file meanwhile."""
         partial.touch()
         with partial.open("r+b") as file:
             done = file.seek(0, os.SEEK_END)

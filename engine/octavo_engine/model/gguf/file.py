@@ -80,7 +80,7 @@ def read_gguf(path: Path) -> GGUFFile:
     try:
         return _Parser(memoryview(data.data), path, len(data)).file()
     except (struct.error, UnicodeDecodeError, RecursionError) as error:
-        raise ModelLoadError(f"{path}: not a whole GGUF file (its header is cut or broken: {error})") from None
+        raise ModelLoadError(f"{path}: not a complete GGUF file (its header is cut or broken: {error})") from None
 
 
 def has_header(beginning: bytes, size: int, name: str) -> bool:
@@ -138,7 +138,7 @@ class _Parser:
         value: int = self.scalar("Q")
         if value * least_bytes > self.size - self.offset:
             raise ModelLoadError(
-                f"{self.path}: not a whole GGUF file: it claims {value} {what} but has only "
+                f"{self.path}: not a complete GGUF file: it claims {value} {what} but has only "
                 f"{self.size - self.offset} bytes left"
             )
         if self.offset + value * least_bytes > _MAX_HEADER_BYTES:

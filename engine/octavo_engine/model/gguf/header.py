@@ -35,13 +35,13 @@ is refused if the key is not read."""
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A file's keys; those of its architecture are given without its name before them."""
+    """A file's keys. Methods take the names of its architecture's keys without the prefix `<architecture>.`."""
 
     file: GGUFFile
     fields: Fields
 
     def key(self, name: str) -> str:
-        """Return the whole name of a key."""
+        """Return the full name of a key."""
         return f"{self.file.architecture}.{name}"
 
     def has(self, name: str) -> bool:

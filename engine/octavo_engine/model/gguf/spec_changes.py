@@ -1,7 +1,7 @@
-"""How GGUF files store tensors otherwise than Hugging Face's checkpoints, as changes of a model's spec.
+"""How GGUF files store tensors differently from Hugging Face's checkpoints, as changes of a model's spec.
 
-llama.cpp's converter permutes the rows of query and key, adds 1 to norms that checkpoints store less one, groups query,
-key and value otherwise, and stacks experts.
+llama.cpp's converter permutes the rows of query and key, adds 1 to norms that checkpoints store less one, changes the
+order of query, key and value in a joined tensor, and stacks experts.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Adapter:
 
 
 def _parts(module: AdapterModule) -> Iterator[ModulePart]:
-    """Yield a module whole or, where it is too large for one write, some of its ranks after another."""
+    """Yield a module in one part, or, if it is too large for one write, in parts of some of its ranks each."""
     count = max(1, _WRITE_BYTES * module.rank // max(1, module.num_bytes))
     for begin in range(0, module.rank, count):
         yield ModulePart(module, begin, min(module.rank, begin + count))
@@ -175,8 +175,8 @@ class AdapterLimits:
 def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
     """Return the adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it.
 
-    All files are of one moment: if they change while they are read, for example because another adapter replaces them,
-    it is an error. Nothing of a file is copied before its header is checked.
+    It is an error if the files change while they are read, for example because another adapter replaces them. Nothing
+    of a file is copied before its header is checked.
     """
     versions, path = _versions(directory), directory / WEIGHTS_FILE
     config = read_peft_config(directory)
@@ -382,7 +382,7 @@ def _check_numbers(
     largest = {name: _largest(memory, header) for name, header in headers.items()}
     for name, number in largest.items():
         if not number <= most:  # the comparison is False for NaN
-            limit = f" or is larger than {_FLOAT16_MAX:g}, float16's largest," if half else ""
+            limit = f", or larger than float16's largest, {_FLOAT16_MAX:g}" if half else ""
             raise ModelLoadError(f"tensor {name!r} holds a number that is not finite{limit}: it cannot be used")
     for module in modules:
         product = largest[module.a] * largest[module.b] * module.rank * abs(module.scale)

@@ -26,8 +26,8 @@ _LONGEST_BASE = 256
 _MAX_PATTERNS = 4096
 """The most patterns of a field; EVA has one for each module."""
 _MOST_WAYS = 1_000_000
-"""The most ways to match a name with all patterns, such as of thirty that repeat three times. All requests wait for
-such a match, 10 ms."""
+"""The most ways in which all patterns can match one name (expressions.py): thirty patterns with three repeats each. To
+try them takes 10 ms, for which all requests wait."""
 _WITHOUT_EFFECT = frozenset(
     {
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",

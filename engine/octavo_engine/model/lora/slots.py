@@ -52,7 +52,7 @@ class LayerSize:
     columns: int
     experts: int = 1
     chosen: int = 1
-    """So many of a token's rows go through it."""
+    """The number of a token's rows that go through it."""
 
 
 class LoraSlots:
@@ -211,9 +211,9 @@ def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | N
 def lora_bytes(
     targets: Mapping[str, Target], num_slots: int, max_rank: int, device: torch.device, *, as_files: bool = False
 ) -> int:
-    """Return the bytes of all slots on one rank, of which A and B of each layer begin with a line of the cache.
+    """Return the bytes of all slots on one rank; A and B of each layer begin at a line of the CPU's cache.
 
-    `as_files`: those of so many adapters in CPU memory, as their files have them: in float32, in which PEFT saves them.
+    `as_files`: return the bytes of `num_slots` adapters in CPU memory instead, in float32, as PEFT saves them.
     """
     number = num_slots * slot_rank(max_rank, device) * (_FLOAT32_BYTES if as_files else _itemsize(targets))
     sizes = (

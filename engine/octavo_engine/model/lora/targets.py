@@ -92,7 +92,7 @@ class LatentTarget:
 
     @property
     def parts(self) -> Sequence[int]:
-        """The rows of what it gives one head's value."""
+        """The rows of one head's value."""
         return (self.mixer.spec.value_dim,)
 
     def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:

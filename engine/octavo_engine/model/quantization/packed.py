@@ -1,6 +1,7 @@
 """Unpacks codes of 2, 3, 4 or 8 bits from 32-bit words, as GPTQ, AWQ and compressed-tensors store them.
 
-Each function is the `fill` of a `Piece`; ValueError says what is wrong with a tensor's numbers.
+Public functions describe a stored tensor; the private ones that they pass on fill its pieces, with a ValueError that
+says what is wrong with its numbers.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class QueryScaling:
 
 @dataclass(frozen=True, slots=True)
 class LearntQueryScaling:
-    """Queries grow with their position p: times s * ln(1 + p) + b, of which each head has its own (Mistral Large 4)."""
+    """Queries grow with their position p: times s * ln(1 + p) + b; each head has a learnt s and b (Mistral Large 4)."""
 
 
 @dataclass(frozen=True, slots=True)

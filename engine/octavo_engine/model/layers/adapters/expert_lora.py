@@ -43,7 +43,7 @@ class ExpertAdapters:
     """[T] int32"""
 
     def repeated(self, times: int) -> ExpertAdapters:
-        """Return the adapters of rows of which each is repeated `times` times in a row."""
+        """Return the adapters of rows that are each repeated `times` times, one copy after the other."""
         return replace(self, slots=self.slots.repeat_interleave(times))
 
     def add_to_inner(self, inner: Tensor, x: Tensor, tokens: Tensor, expert: int) -> None:

@@ -1,4 +1,4 @@
-"""Attention whose queries and outputs are experts' over the paged cache (JetMoE, arXiv 2404.07413)."""
+"""Attention over the paged cache with a router that chooses query and output projections (JetMoE, arXiv 2404.07413)."""
 
 from __future__ import annotations
 

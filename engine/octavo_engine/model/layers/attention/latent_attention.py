@@ -37,7 +37,7 @@ _FLOAT32_BYTES = 4
 
 
 class LatentAttention(CachedAttention):
-    """Multi-head latent attention, of which each rank has a part of the heads, and all of the cache."""
+    """Multi-head latent attention. Each rank has some of the heads, and all of the cache."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Keys of pools: neighbouring tokens that an indexer scores, and attention chooses, together (GLM-5.3)."""
+"""Keys of pools. A pool is some neighbouring tokens, which an indexer scores and chooses together (GLM-5.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates of a feed-forward of which only the largest are not zero (arXiv 2506.06644, as Gemma 3n computes it)."""
+"""Sparse gates of a feed-forward: all but the largest are set to zero (arXiv 2506.06644, as Gemma 3n does it)."""
 
 from __future__ import annotations
 

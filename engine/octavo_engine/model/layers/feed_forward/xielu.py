@@ -1,4 +1,4 @@
-"""An activation function with parameters of its own."""
+"""xIELU, an activation function with learnt parameters (arXiv 2411.13010)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo_engine.model.quantization.unquantized import parameter
 
 
 class XIELU(nn.Module):
-    """xIELU (arXiv 2411.13010): a parabola for positive x, an exponential for the others; both slopes are learned."""
+    """xIELU: a parabola for positive x, an exponential for the others; both slopes are learned."""
 
     beta: Tensor
     eps: Tensor

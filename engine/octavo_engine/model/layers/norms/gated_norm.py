@@ -16,7 +16,7 @@ from octavo_engine.model.spec import GatedNormSpec, Mamba2Spec
 
 
 class GatedNorm(nn.Module):
-    """Root mean square normalisation (arXiv 1910.07467) over each group of heads, of which a rank may have a part."""
+    """Root mean square normalisation (arXiv 1910.07467) over each group of heads; a rank may have a part of a group."""
 
     def __init__(self, spec: GatedNormSpec, mixer: Mamba2Spec, options: LayerOptions) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Normalisation of a dimension of which each rank has a part."""
+"""RMSNorm over a dimension that ranks divide among themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Up to how many tokens one way to multiply is quicker than another."""
+"""Crossovers: the numbers of tokens up to which one way to multiply is quicker than another."""
 
 from __future__ import annotations
 

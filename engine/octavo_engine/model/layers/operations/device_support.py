@@ -1,4 +1,4 @@
-"""What a device computes with weights as a checkpoint stores them, on which the memory of layers depends."""
+"""Says with which weights a device computes as a checkpoint stores them. The memory of layers depends on it."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ TOKENS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 _ROWS, _COLUMNS, _GROUP = 2048, 1024, 64
 """The measured weight: larger than a core's own cache, as the weights of models are."""
 _REPEATS = 3
-"""Of so many measurements the shortest counts."""
+"""The number of measurements, of which the shortest counts."""
 _IN_A_ROW = 2
-"""At so many numbers of tokens one after another the first way has to be slower, since one may be an outlier."""
+"""How many numbers of tokens in a row the first way has to be slower at, since one may be an outlier."""
 _CLEARLY = 1.05
 """The factor by which the second way has to be quicker, so that equal ways are not chosen by chance."""
 

@@ -1,4 +1,4 @@
-"""Gated DeltaNet (arXiv 2412.06464), of which each rank has some heads, with the key heads that they share."""
+"""Gated DeltaNet (arXiv 2412.06464). Each rank has some heads, with the key heads that they share."""
 
 from __future__ import annotations
 

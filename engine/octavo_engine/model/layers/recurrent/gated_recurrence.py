@@ -1,4 +1,4 @@
-"""RecurrentGemma's mixer, of which each rank has some blocks of channels (Griffin, arXiv 2402.19427)."""
+"""RecurrentGemma's mixer (Griffin, arXiv 2402.19427). Each rank has some blocks of channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention (arXiv 2510.26692), of which each rank has some heads."""
+"""Kimi Delta Attention (arXiv 2510.26692). Each rank has some heads."""
 
 from __future__ import annotations
 

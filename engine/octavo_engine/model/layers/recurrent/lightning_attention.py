@@ -1,4 +1,4 @@
-"""Lightning Attention (arXiv 2401.04658), of which each rank has some heads, in PyTorch.
+"""Lightning Attention (arXiv 2401.04658) in PyTorch. Each rank has some heads.
 
 Of each head with slope s, token by token: state = exp(-s) * state + k v^T, and the result is state^T q. Sequences of
 one token are computed by these formulas, all at once; longer ones in chunks of 64 tokens, which read the earlier tokens

@@ -1,4 +1,4 @@
-"""Mamba's mixer (arXiv 2312.00752), of which each rank has some channels."""
+"""Mamba's mixer (arXiv 2312.00752). Each rank has some channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mamba-2's mixer (arXiv 2405.21060), of which each rank has some heads, with their groups."""
+"""Mamba-2's mixer (arXiv 2405.21060). Each rank has some heads, with their groups."""
 
 from __future__ import annotations
 

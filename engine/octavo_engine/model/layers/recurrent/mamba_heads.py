@@ -1,4 +1,4 @@
-"""Zamba's mixer: Mamba in heads, of which each rank has some (arXiv 2405.16712)."""
+"""Zamba's mixer: Mamba in heads (arXiv 2405.16712). Each rank has some of them."""
 
 from __future__ import annotations
 

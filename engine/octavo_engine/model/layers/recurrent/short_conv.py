@@ -1,4 +1,4 @@
-"""LFM2's mixer: a gated causal convolution, of which each rank has some channels."""
+"""LFM2's mixer: a gated causal convolution (arXiv 2511.23404). Each rank has some channels."""
 
 from __future__ import annotations
 

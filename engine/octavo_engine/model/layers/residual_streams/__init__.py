@@ -1,1 +1,1 @@
-"""Residual streams of more than one vector for each token, and what stands beside the stream."""
+"""Residual streams of more than one vector for each token, and further addends of the stream."""
