@@ -15,16 +15,9 @@ from adapters import PREFIX, write_adapter
 
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
-from octavo_engine.model.lora import adapter as adapter_module
-from octavo_engine.model.lora.adapter import (
-    Adapter,
-    AdapterLimits,
-    AdapterModule,
-    MemoryFile,
-    decode_write,
-    encode_write,
-    read_adapter,
-)
+from octavo_engine.model.lora import adapter_files
+from octavo_engine.model.lora.adapter import Adapter, AdapterModule, MemoryFile, decode_write, encode_write
+from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.expert_targets import ExpertStack
 from octavo_engine.model.lora.module_names import ModuleNames
 from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
@@ -130,7 +123,7 @@ def test_a_file_of_bad_tensors_is_refused_by_name(kind: str, tmp_path: Path) -> 
 def test_nothing_is_copied_of_a_file_that_is_no_adapter_of_the_model(
     found: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_module, "_copy", pytest.fail)
+    monkeypatch.setattr(adapter_files, "_copy", pytest.fail)
     with pytest.raises(ModelLoadError, match=r"adapter_model\.safetensors: "):
         read(tmp_path, found)
 
@@ -139,7 +132,7 @@ def test_a_header_that_is_longer_than_an_adapter_of_the_model_has_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To parse 30 MiB takes long, and meanwhile no step is planned."""
-    monkeypatch.setattr(adapter_module, "parse_header", pytest.fail)
+    monkeypatch.setattr(adapter_files, "parse_header", pytest.fail)
     with pytest.raises(ModelLoadError, match=r"a header of \d+ bytes, and at most 1049\d\d\d are read"):
         read(tmp_path, {**tensors(), **{f"{'x' * 600}{n}": torch.zeros(0) for n in range(2000)}})
 
@@ -158,7 +151,7 @@ def test_an_adapter_of_layers_without_slots_is_refused_by_their_reason(tmp_path:
 def test_more_patterns_than_can_be_compared_with_so_many_modules_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_module, "_MOST_COMPARISONS", 9)
+    monkeypatch.setattr(adapter_files, "_MOST_COMPARISONS", 9)
     both = {**tensors(), **tensors(V, rows=8)}
     assert len(read(tmp_path, both, rank_pattern={f"x{n}": 4 for n in range(4)}).modules) == 2
     for field in ("rank_pattern", "alpha_pattern"):
@@ -167,15 +160,15 @@ def test_more_patterns_than_can_be_compared_with_so_many_modules_are_refused(
 
 
 def test_patterns_that_take_long_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_module, "_MOST_SECONDS", -1.0)
+    monkeypatch.setattr(adapter_files, "_MOST_SECONDS", -1.0)
     with pytest.raises(ModelLoadError, match=r"to find 1 modules takes more than .* adapter_config.json"):
         read(tmp_path, alpha_pattern={".*.*.*q": 4})
 
 
 def test_an_adapter_that_grows_while_it_is_copied_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a writer that never ends would fill the memory."""
-    folder, modules_of = write_adapter(tmp_path, tensors(), CONFIG), adapter_module._modules
-    monkeypatch.setattr(adapter_module, "_COPY_BYTES", 1000)
+    folder, modules_of = write_adapter(tmp_path, tensors(), CONFIG), adapter_files._modules
+    monkeypatch.setattr(adapter_files, "_COPY_BYTES", 1000)
     copied, write = list[int](), os.write
 
     def then_it_grows(*arguments: Any) -> Any:
@@ -183,8 +176,8 @@ def test_an_adapter_that_grows_while_it_is_copied_is_refused(tmp_path: Path, mon
             file.truncate(1 << 24)
         return modules_of(*arguments)
 
-    monkeypatch.setattr(adapter_module, "_modules", then_it_grows)
-    monkeypatch.setattr(adapter_module.os, "write", lambda fd, data: copied.append(write(fd, data)) or copied[-1])
+    monkeypatch.setattr(adapter_files, "_modules", then_it_grows)
+    monkeypatch.setattr(adapter_files.os, "write", lambda fd, data: copied.append(write(fd, data)) or copied[-1])
     with pytest.raises(ModelLoadError, match="changed while they were read"):
         read_adapter(folder, LIMITS)
     assert sum(copied) < 10_000
@@ -196,7 +189,7 @@ def test_one_number_that_is_not_finite_is_found(
     dtype: torch.dtype, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its sign, in the first and the last part that is checked."""
-    monkeypatch.setattr(adapter_module, "_CHECK_BYTES", 16)
+    monkeypatch.setattr(adapter_files, "_CHECK_BYTES", 16)
     found = {name: tensor.to(dtype) for name, tensor in tensors().items()}
     found[f"{PREFIX}{Q}.lora_A.weight"].zero_()  # so that no product is too large
     b = found[f"{PREFIX}{Q}.lora_B.weight"].view(-1)
@@ -275,7 +268,7 @@ def test_files_that_change_while_they_are_read_are_refused(
 ) -> None:
     """Else weights of one adapter could be computed with the scale of another, or be half of each."""
     folder, other = write_adapter(tmp_path / "a", tensors(), CONFIG), tmp_path / "b"
-    read_config = adapter_module.read_peft_config
+    read_config = adapter_files.read_peft_config
 
     def then_saved_anew(directory: Path) -> PeftConfig:
         config = read_config(directory)
@@ -285,7 +278,7 @@ def test_files_that_change_while_they_are_read_are_refused(
                 file.replace(folder / file.name)
         return config
 
-    monkeypatch.setattr(adapter_module, "read_peft_config", then_saved_anew)
+    monkeypatch.setattr(adapter_files, "read_peft_config", then_saved_anew)
     with pytest.raises(ModelLoadError, match="changed while they were read"):
         read_adapter(folder, LIMITS)
     monkeypatch.undo()
@@ -293,13 +286,13 @@ def test_files_that_change_while_they_are_read_are_refused(
 
 
 def test_a_file_that_is_cut_short_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, read_header = write_adapter(tmp_path, tensors(), CONFIG), adapter_module.header_bytes
+    folder, read_header = write_adapter(tmp_path, tensors(), CONFIG), adapter_files.header_bytes
 
     def then_it_is_cut(path: Path, *arguments: Any) -> bytes:
         os.truncate(path, 4)
         return read_header(path, *arguments)
 
-    monkeypatch.setattr(adapter_module, "header_bytes", then_it_is_cut)
+    monkeypatch.setattr(adapter_files, "header_bytes", then_it_is_cut)
     with pytest.raises(ModelLoadError, match="cut short while it was read"):
         read_adapter(folder, LIMITS)
 

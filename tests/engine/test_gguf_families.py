@@ -16,7 +16,7 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.lora.adapter import AdapterLimits, read_adapter
+from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.source import ModelFiles

@@ -28,7 +28,8 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.adapters.lora import NO_SLOT, LoraBatch, LoraLayer
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora import adapter as adapter_file
-from octavo_engine.model.lora.adapter import AdapterLimits, AdapterWrite, read_adapter
+from octavo_engine.model.lora.adapter import AdapterWrite
+from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.source import ModelFiles

@@ -20,7 +20,8 @@ from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE
 from octavo_engine.core.request import Request
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError
-from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
+from octavo_engine.model.lora.adapter import Adapter
+from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.base_model import warn_of_base
 from octavo_engine.model.source import resolve_adapter
 
