@@ -22,7 +22,7 @@ from octavo_engine.model.layers.operations.choose_compute import kernel_compute,
 from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.layers.operations.paths import Path
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.spec import (
     AttentionSpec,
     GatedDeltaNetSpec,

@@ -30,8 +30,8 @@ from octavo_engine.model.layers.operations.run_layers import one_by_one
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.module_rules import Quantization, Rule
 from octavo_engine.model.quantization.select import ONLINE
-from octavo_engine.model.quantization.selection import Quantization, Rule
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import (

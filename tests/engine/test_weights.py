@@ -220,7 +220,7 @@ FILE_FAULTS = {
     "shape of 40,000 dimensions": (lie(lambda h: h[NORM].update(shape=[1 << 62] * 40_000)), "40000 dimensions"),
     "dimension beyond the file": (lie(lambda h: h[NORM].update(shape=[1 << 4000])), "larger than the file"),
     "shape a fraction": (lie(lambda h: h[NORM].update(shape=[64.0])), "no valid dtype, shape"),
-    "shape of the universe": (lie(lambda h: h[NORM].update(shape=[1 << 40, 1 << 40])), "larger than the whole"),
+    "shape of the universe": (lie(lambda h: h[NORM].update(shape=[1 << 40, 1 << 40])), "larger than the file"),
     "offsets backwards": (lie(lambda h: h[NORM].update(data_offsets=[512, 256])), "but has -256"),
     "offsets beyond the file": (lie(lambda h: h[NORM].update(data_offsets=[1 << 40, (1 << 40) + 256])), "cut short"),
     "offsets of another": (

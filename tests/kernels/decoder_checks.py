@@ -28,7 +28,7 @@ from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.layers.residual import ResidualStream, summed
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.spec import (
     AttentionSpec,
     HeadSpec,

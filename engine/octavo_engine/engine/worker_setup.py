@@ -17,7 +17,7 @@ from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.lora.adapter import AdapterLimits
+from octavo_engine.model.lora.adapter_files import AdapterLimits
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.pooling import pooling_of

@@ -9,10 +9,10 @@ from dataclasses import replace
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.gguf.file import GGUFFile, read_gguf
-from octavo_engine.model.gguf.names import stored_names
+from octavo_engine.model.gguf.names import huggingface_names
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
+from octavo_engine.model.quantization.module_rules import Quantization, Rule
 from octavo_engine.model.quantization.registry import GGUF
-from octavo_engine.model.quantization.selection import Quantization, Rule
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec
@@ -66,7 +66,7 @@ def _experts(spec: ModelSpec) -> Iterator[str]:
 def _rules(file: GGUFFile, spec: ModelSpec, modules: Iterable[str]) -> tuple[Rule, ...]:
     """Return a rule for each block type that some of `modules` have in the file."""
     names: dict[str, set[str]] = {}
-    for stored, module in stored_names(file, spec.num_layers, modules).items():
+    for stored, module in huggingface_names(file, spec.num_layers, modules).items():
         tensor = file.tensors.get(f"{_OF_EXPERT.sub('', stored.removesuffix('.weight'))}.weight")
         if tensor is not None and tensor.type_name in FORMATS:
             names.setdefault(tensor.type_name, set()).add(module)

@@ -131,8 +131,8 @@ INLINE void score(const struct chunks *a, struct scratch *s, const ints position
         }
 }
 
-/* Scores times `scale`, which is positive, to weights, in words; the rows' largest score and the sum of weights are kept.
-   What sums must be multiplied with. */
+/* Scores times `scale`, which is positive, to weights, in words; keeps the rows' largest score and the sum of weights.
+   Returns the factor of the earlier sums. */
 INLINE floats weigh(struct scratch *s, long count, int v, float scale, floats *best, floats *weight, enum dtype dtype) {
     floats tops[4] = {*best, *best, *best, *best}, sum = {0}; /* several, as each waits for the one before */
     for (long j = 0; j < count; j += 4)

@@ -125,7 +125,7 @@ class CPULayers:
         self.coded = bool(coded)
         """Whether any weight is codes."""
         self.interleaved = all(weight.interleaved for weight in coded)
-        """Whether those that are are interleaved."""
+        """Whether all of these codes are interleaved."""
         self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
         self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
         self._gate_up_width = 2 * inner

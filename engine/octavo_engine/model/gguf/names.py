@@ -15,7 +15,7 @@ _SUFFIXES = (".weight", ".bias")
 _READ_WITH_THE_SPEC = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[str, str]:
+def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[str, str]:
     """Map the names of a GGUF file to those of Hugging Face's `names` (with or without `.weight`) that it has.
 
     An expert's name has its number after the name of the tensor in which it is stacked.
@@ -42,7 +42,7 @@ def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[
 
 def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
     """Return the file's tensors by Hugging Face's names, by their own where nothing is expected of such a name."""
-    names = stored_names(file, num_layers, expected)
+    names = huggingface_names(file, num_layers, expected)
     tensors: dict[str, GGUFTensor] = {}
     for stored in file.tensors.values():
         if stored.name in _READ_WITH_THE_SPEC:

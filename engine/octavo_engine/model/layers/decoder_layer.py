@@ -21,7 +21,7 @@ from octavo_engine.model.layers.mixers import Mixing, build_mixer
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.norms.self_gated_norm import SelfGatedNorm
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
+from octavo_engine.model.layers.residual import LayerStream, ResidualStream, ResidualSum, ShortcutStream, summed
 from octavo_engine.model.layers.residual_streams.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.residual_streams.hyper_connections import Connections, connections
 from octavo_engine.model.layers.residual_streams.laurel import Laurel
@@ -84,37 +84,39 @@ class DecoderLayer(nn.Module):
 
     def forward(self, stream: LayerStream, rope: Rope | None, context: StepContext) -> LayerStream:
         """Return the residual stream [T, hidden] after the layer."""
-        if isinstance(stream, Carrying):
+        if isinstance(stream, ShortcutStream):
             return summed(self._without_shortcut(stream.stream, rope, context)) + stream.later
         if self.shortcut is None:
             return self._without_shortcut(stream, rope, context)
-        stream = self._mixed(stream, rope, context)
-        normed, x = self._read(self.before_feed_forward, stream, None, self.spec.norms.stream_scales[1])
+        stream = self._add_mixer(stream, rope, context)
+        normed, x = self._input_of(self.before_feed_forward, stream, None, self.spec.norms.stream_scales[1])
         later = summed(self.shortcut(normed, None))
-        return Carrying(self._fed(normed, x, context), later)
+        return ShortcutStream(self._add_feed_forward(normed, x, context), later)
 
     def _without_shortcut(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
         """Return the stream after the layer without the expert shortcut."""
         if self.updates is not None:
-            return self._updated(self.updates, summed(stream), rope, context)
+            return self._run_with_updates(self.updates, summed(stream), rope, context)
         if self.connections is not None:
-            return self._connected(self.connections, summed(stream), rope, context)
+            return self._run_connected(self.connections, summed(stream), rope, context)
         if self.stacked is not None:
             vectors = summed(stream)
-            return self.stacked.changed(vectors, summed(self._parts(self.stacked.read(vectors), rope, context)))
-        stream = self._parts(stream, rope, context)
+            return self.stacked.changed(vectors, summed(self._run_parts(self.stacked.read(vectors), rope, context)))
+        stream = self._run_parts(stream, rope, context)
         if self.per_layer_input is not None and context.per_layer_inputs is not None:
             stream = self.per_layer_input(summed(stream), context.per_layer_inputs)
         return stream if self.output_scale is None else summed(stream) * self.output_scale
 
-    def _updated(self, updates: AlternatingUpdates, x: Tensor, rope: Rope | None, context: StepContext) -> Tensor:
+    def _run_with_updates(
+        self, updates: AlternatingUpdates, x: Tensor, rope: Rope | None, context: StepContext
+    ) -> Tensor:
         """Return all vectors of each token; the layer's parts read and change one of them (alternating updates)."""
         extra, inputs = self.per_layer_input, context.per_layer_inputs
         if extra is None or inputs is None:
             raise ValueError("layers with alternating updates have an input of their own")
 
         def compute(vector: Tensor) -> Tensor:
-            return summed(self._parts(vector, rope, context))
+            return summed(self._run_parts(vector, rope, context))
 
         def addend(vector: Tensor) -> Tensor:
             return extra.addend(vector, inputs)
@@ -122,56 +124,56 @@ class DecoderLayer(nn.Module):
         updated: Tensor = updates(x, compute, addend)
         return updated
 
-    def _connected(self, connections: nn.ModuleList, x: Tensor, rope: Rope | None, context: StepContext) -> Tensor:
+    def _run_connected(self, connections: nn.ModuleList, x: Tensor, rope: Rope | None, context: StepContext) -> Tensor:
         """Return all vectors of each token: each part reads a mixture of them and adds its result to all of them."""
 
         def mixed(vector: Tensor) -> Tensor:
             mixer = cast("Mixing", self.mixer)
-            return summed(mixer(_before(self.before_mixer, vector, mixer)[0], None, rope, context))
+            return summed(mixer(_normalised_input(self.before_mixer, vector, mixer)[0], None, rope, context))
 
         def fed(vector: Tensor) -> Tensor:
             feed_forward = cast("MLP | MoE", self.feed_forward)
-            normed = _before(self.before_feed_forward, vector, feed_forward)[0]
-            return summed(_fed(feed_forward, normed, None, context))
+            normed = _normalised_input(self.before_feed_forward, vector, feed_forward)[0]
+            return summed(_run_feed_forward(feed_forward, normed, None, context))
 
         for connected, part in zip(connections, (mixed, fed), strict=True):
             x = connected(x, part)
         return x
 
-    def _parts(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
+    def _run_parts(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
         """Return the residual stream after mixer and feed-forward."""
         if self.spec.parallel:
-            return self._parallel(stream, rope, context)
+            return self._run_parallel(stream, rope, context)
         if self.spec.norms.after_adding:
-            return self._normalised_after(summed(stream), rope, context)
-        stream = self._mixed(stream, rope, context)
+            return self._run_post_norm(summed(stream), rope, context)
+        stream = self._add_mixer(stream, rope, context)
         if self.feed_forward is None:
             return stream
-        read = self._read(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
-        return self._fed(*read, context)
+        read = self._input_of(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
+        return self._add_feed_forward(*read, context)
 
-    def _mixed(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
+    def _add_mixer(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
         """Return the residual stream after the mixer."""
         if self.mixer is None:
             return stream
         if self.block is not None:
             x = summed(stream)
-            normed = _before(self.before_mixer, ResidualSum(self.block(x, rope, context), x), self.mixer)[0]
+            normed = _normalised_input(self.before_mixer, ResidualSum(self.block(x, rope, context), x), self.mixer)[0]
         else:
-            normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
+            normed, x = self._input_of(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
             x = x if self.stream_weights is None else x * self.stream_weights[0]
         result = self.mixer(normed, self._residual(self.after_mixer, x), rope, context)
         stream = self._added(result, self.after_mixer, x) if not self.sums else self.sums[0](summed(result), x)
         return stream if self.laurel is None else self.laurel(summed(stream), normed)
 
-    def _fed(self, normed: Tensor | Quantized, x: Tensor, context: StepContext) -> ResidualStream:
+    def _add_feed_forward(self, normed: Tensor | Quantized, x: Tensor, context: StepContext) -> ResidualStream:
         """Return x plus the feed-forward's result for its input `normed`."""
         feed_forward, after = cast("MLP | MoE", self.feed_forward), self.after_feed_forward
         x = x if self.stream_weights is None else x * self.stream_weights[1]
-        result = _fed(feed_forward, normed, self._residual(after, x), context)
+        result = _run_feed_forward(feed_forward, normed, self._residual(after, x), context)
         return self._added(result, after, x) if not self.sums else self.sums[1](summed(result), x)
 
-    def _normalised_after(self, x: Tensor, rope: Rope | None, context: StepContext) -> Tensor:
+    def _run_post_norm(self, x: Tensor, rope: Rope | None, context: StepContext) -> Tensor:
         """Add each part's result to x, and normalise the sum (post-norm)."""
         if self.mixer is not None:
             x = _normalised(self.after_mixer, summed(self.mixer(x, x, rope, context)))
@@ -179,26 +181,26 @@ class DecoderLayer(nn.Module):
             return x
         return _normalised(self.after_feed_forward, summed(self.feed_forward(x, x)))
 
-    def _parallel(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
+    def _run_parallel(self, stream: ResidualStream, rope: Rope | None, context: StepContext) -> ResidualStream:
         """Compute both parts from the same x. If the parts share one norm, its output is not quantized for either."""
         shared = self.before_feed_forward is None
-        normed, x = _before(self.before_mixer, stream, None if shared else self.mixer)
-        other = normed if shared else _before(self.before_feed_forward, x, self.feed_forward)[0]
+        normed, x = _normalised_input(self.before_mixer, stream, None if shared else self.mixer)
+        other = normed if shared else _normalised_input(self.before_feed_forward, x, self.feed_forward)[0]
         parts = [] if self.mixer is None else [summed(self.mixer(normed, None, rope, context))]
         if self.feed_forward is not None:
             parts.append(summed(self.feed_forward(other, None)))
         return ResidualSum(self._scaled(sum(parts[1:], parts[0])), x)
 
-    def _read(
+    def _input_of(
         self, norm: Norm | None, stream: ResidualStream, part: Part | None, scale: float
     ) -> tuple[Tensor | Quantized, Tensor]:
         """Return a part's input, and the stream that its result is added to."""
         if self.sums:
             x = summed(stream)
-            return _before(norm, x.to(self.options.dtype), part)[0], x
+            return _normalised_input(norm, x.to(self.options.dtype), part)[0], x
         if not self.spec.norms.into_stream:
-            return _before(norm, stream, None if self.laurel is not None else part)
-        normed = cast("Tensor", _before(norm, stream, None)[0])
+            return _normalised_input(norm, stream, None if self.laurel is not None else part)
+        normed = cast("Tensor", _normalised_input(norm, stream, None)[0])
         return normed, normed if scale == 1 else normed * scale
 
     def _residual(self, after: Norm | None, x: Tensor) -> Tensor | None:
@@ -328,7 +330,9 @@ def share_blocks(layers: list[DecoderLayer]) -> bool:
     return bool(blocks)
 
 
-def _fed(part: MLP | MoE, normed: Tensor | Quantized, residual: Tensor | None, context: StepContext) -> ResidualStream:
+def _run_feed_forward(
+    part: MLP | MoE, normed: Tensor | Quantized, residual: Tensor | None, context: StepContext
+) -> ResidualStream:
     """Return a feed-forward's result; a mixture of experts also reads the step's data, as routers may need it."""
     fed: ResidualStream = part(normed, residual, context) if isinstance(part, MoE) else part(normed, residual)
     return fed
@@ -338,7 +342,9 @@ def _normalised(norm: Norm | None, x: Tensor) -> Tensor:
     return x if norm is None else cast("Tensor", norm(x)[0])
 
 
-def _before(norm: Norm | None, stream: ResidualStream, part: Part | None) -> tuple[Tensor | Quantized, Tensor]:
+def _normalised_input(
+    norm: Norm | None, stream: ResidualStream, part: Part | None
+) -> tuple[Tensor | Quantized, Tensor]:
     """Return a part's input, and the stream that its result is added to."""
     if norm is None:
         x = summed(stream)

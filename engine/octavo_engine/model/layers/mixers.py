@@ -41,8 +41,15 @@ from octavo_engine.model.spec import (
     ShortConvSpec,
 )
 
-StateMixing = (
-    ShortConv
+Mixing = (
+    Attention
+    | LatentAttention
+    | DifferentialAttention
+    | BiasedAttention
+    | AttentionExperts
+    | CompressedAttention
+    | ConvolvedAttention
+    | ShortConv
     | Mamba2
     | Mamba
     | MambaHeads
@@ -52,16 +59,7 @@ StateMixing = (
     | LightningAttention
     | GatedRecurrence
 )
-Mixing = (
-    Attention
-    | LatentAttention
-    | DifferentialAttention
-    | BiasedAttention
-    | AttentionExperts
-    | CompressedAttention
-    | ConvolvedAttention
-    | StateMixing
-)
+"""The modules that compute mixers."""
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,

@@ -13,7 +13,7 @@ from octavo_engine.model.layers.operations.device_support import ANY_DEVICE, Dev
 from octavo_engine.model.names import SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 

@@ -20,14 +20,14 @@ ResidualStream = Tensor | ResidualSum
 
 
 @dataclass(frozen=True, slots=True)
-class Carrying:
+class ShortcutStream:
     """A residual stream between two layers, and a shortcut's result, added after the second. [T, hidden] each."""
 
     stream: ResidualStream
     later: Tensor
 
 
-LayerStream = ResidualStream | Carrying
+LayerStream = ResidualStream | ShortcutStream
 """The values that a layer passes to the next."""
 
 

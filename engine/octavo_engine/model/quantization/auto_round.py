@@ -14,8 +14,8 @@ from octavo_engine.model.quantization.awq import awq_method
 from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.gptq import gptq_method
 from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.module_rules import Quantization, Rule
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _NAME = re.compile(r"[\w.-]+")

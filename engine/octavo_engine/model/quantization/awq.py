@@ -15,9 +15,9 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.gptq import GROUP_SIZES, read_layout
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.packed import codes_by_rows, scales, zero_bias, zeros_by_rows
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of the code of each of eight consecutive outputs."""

@@ -25,8 +25,8 @@ from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.loading import write_nonnegative
+from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 from octavo_engine.model.safetensors_file import DTYPE_BYTES
 
 _BLOCK, _NESTED_BLOCK = 64, 256

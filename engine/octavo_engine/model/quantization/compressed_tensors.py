@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.module_rules import Quantization, Rule, names_in
 from octavo_engine.model.quantization.scheme import unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, names_in
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _LINEAR = "Linear"

@@ -58,7 +58,7 @@ class DequantizedProjection:
                 part.untyped_storage().resize_(0)
 
 
-def stored_tensors(
+def dequantized_tensors(
     method: LinearMethod, name: str, target: Tensor, rows: Span, columns: Span
 ) -> Iterator[CheckpointTensor]:
     """Yield the tensors of the projection `name`, stored by `method`; they fill `target` in floating point."""

@@ -36,7 +36,7 @@ _FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class StoredNames:
+class TensorEndings:
     """The endings of the names of a projection's tensors in a checkpoint."""
 
     codes: str
@@ -55,7 +55,7 @@ class FP4(WeightOnly):
 
     name: str
     group_size: int
-    stored: StoredNames
+    stored: TensorEndings
     row_alignment: int = 1
 
     @property
@@ -156,9 +156,9 @@ def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
     target.fill_(values.item())
 
 
-MODELOPT_NVFP4 = FP4("nvfp4", 16, StoredNames("weight", "weight_scale", "weight_scale_2", False, "input_scale"))
+MODELOPT_NVFP4 = FP4("nvfp4", 16, TensorEndings("weight", "weight_scale", "weight_scale_2", False, "input_scale"))
 """The format of NVIDIA's modelopt."""
-_PACKED = StoredNames("weight_packed", "weight_scale", "weight_global_scale", True, "input_global_scale")
+_PACKED = TensorEndings("weight_packed", "weight_scale", "weight_global_scale", True, "input_global_scale")
 _NVFP4 = FP4("nvfp4", 16, _PACKED)
 _MXFP4 = FP4("mxfp4", 32, replace(_PACKED, global_scale=None))
 

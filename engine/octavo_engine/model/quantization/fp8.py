@@ -24,8 +24,8 @@ from octavo_engine.model.quantization.e4m3 import (
 )
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
+from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.unquantized import parameter
 
 _FLOAT32_BYTES = 4

@@ -16,6 +16,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.module_rules import Quantization, Rule, names_in, not_quantized
 from octavo_engine.model.quantization.packed import (
     codes_by_columns,
     column_groups,
@@ -24,7 +25,6 @@ from octavo_engine.model.quantization.packed import (
     zeros_by_rows,
 )
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, names_in, not_quantized
 
 _OLD_LAYOUT, _LAYOUTS = "checkpoint_format", ("gptq", "gptq_v2")
 GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)

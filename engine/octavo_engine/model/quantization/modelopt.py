@@ -13,8 +13,8 @@ from octavo_engine.model.quantization.fp4 import MODELOPT_NVFP4
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.gptq import GROUP_SIZES
 from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.module_rules import Quantization, Rule, names_in, not_quantized_by_wildcards
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, names_in, not_quantized_by_wildcards
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _METHODS: dict[str, LinearMethod] = {

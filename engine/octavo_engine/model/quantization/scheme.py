@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.linear_method import LinearMethod
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.module_rules import Quantization
 
 
 @dataclass(frozen=True, slots=True)

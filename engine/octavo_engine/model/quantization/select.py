@@ -9,9 +9,9 @@ from itertools import chain
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.compressed_tensors import read_compressed_tensors
+from octavo_engine.model.quantization.module_rules import Quantization, Rule
 from octavo_engine.model.quantization.registry import SCHEMES
 from octavo_engine.model.quantization.scheme import Scheme, UnsupportedError, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule
 
 _SCHEMES: tuple[Scheme, ...] = tuple(
     import_module(f"octavo_engine.model.quantization.{name}").SCHEME for name in SCHEMES

@@ -23,9 +23,9 @@ from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.gptq import GROUP_SIZES
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import LinearMethod, Projection, Weights
+from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.packed import codes_in_bytes, group_span, scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
 _IN_8_BITS = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
 """The names of configurations of 8 bits; activations are not quantized, even with the second."""

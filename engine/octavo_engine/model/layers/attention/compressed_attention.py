@@ -22,7 +22,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.dequantized import Dequantized, stored_tensors
+from octavo_engine.model.quantization.dequantized import Dequantized, dequantized_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import CompressedAttentionSpec
@@ -134,7 +134,7 @@ class CompressedAttention(nn.Module):
         yield from self.query.tensors(names.of_layer("query_up", layer))
         name, rows = names.of_layer("output_down", layer), self.groups.times(spec.output_rank)
         target = self.group_output.flatten(0, 1)
-        yield from stored_tensors(self.options.stored_by(name), name, target, rows, self._columns())
+        yield from dequantized_tensors(self.options.stored_by(name), name, target, rows, self._columns())
         yield from self.output.tensors(names.of_layer("output", layer))
         yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
         for part in (self.compressor, self.indexer):

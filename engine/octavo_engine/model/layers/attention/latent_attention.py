@@ -28,7 +28,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.dequantized import Dequantized, stored_tensors
+from octavo_engine.model.quantization.dequantized import Dequantized, dequantized_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LatentAttentionSpec, LearntQueryScaling, TokenIndexSpec
@@ -210,7 +210,7 @@ class LatentAttention(CachedAttention):
             yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
         rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
         name, target = names.of_layer("latent_up", layer), self.up.view(-1, spec.latent)
-        yield from stored_tensors(self.options.stored_by(name), name, target, rows, columns)
+        yield from dequantized_tensors(self.options.stored_by(name), name, target, rows, columns)
         yield from self.output.tensors(names.of_layer("output", layer))
         if self.gate is not None:
             yield from self.gate.tensors(names.of_layer("output_gate", layer))

@@ -27,7 +27,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.products import CodedVocabulary
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.quantization.dequantized import check_ends, stored_tensors
+from octavo_engine.model.quantization.dequantized import check_ends, dequantized_tensors
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, Weights
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
@@ -80,7 +80,7 @@ class VocabularyWeight(nn.Module):
         name, method = self.name, self.method
         own = replace(self.tokens, total=self.tokens.total + self.unread)
         if self.coded is None:
-            yield from stored_tensors(method, name, self.weight[: own.size], own, self.columns)
+            yield from dequantized_tensors(method, name, self.weight[: own.size], own, self.columns)
             return
         check_ends(own, method.row_alignment)
         projection = Projection(name, slice(0, own.size), own, self.columns, has_bias=False)

@@ -24,7 +24,7 @@ from octavo_engine.model.checkpoint import (
 from octavo_engine.model.layers.experts.coded_experts import CodedPair
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.names import ExpertLayout
-from octavo_engine.model.quantization.dequantized import stored_tensors
+from octavo_engine.model.quantization.dequantized import dequantized_tensors
 from octavo_engine.model.spec import MoESpec
 
 
@@ -66,9 +66,11 @@ class StoredExperts:
         else:
             stored_by, targets = self.options.stored_by, torch.split(self.memory.gate_up[expert], size)
             pairs = zip(names, targets, strict=True)
-            parts = (stored_tensors(stored_by(name), name, target, self.inner, self.width) for name, target in pairs)
+            parts = (
+                dequantized_tensors(stored_by(name), name, target, self.inner, self.width) for name, target in pairs
+            )
             yield from joined(chain(*parts))
-            yield from stored_tensors(stored_by(down), down, self.memory.down[expert], self.width, self.inner)
+            yield from dequantized_tensors(stored_by(down), down, self.memory.down[expert], self.width, self.inner)
         if self.memory.gate_up_bias is not None:
             for name, bias in zip(names, torch.split(self.memory.gate_up_bias[expert], size), strict=True):
                 yield plain(f"{name}.bias", bias, self.inner)

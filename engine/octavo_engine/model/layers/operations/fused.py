@@ -16,7 +16,7 @@ from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.quantization.unquantized import Unquantized
 from octavo_engine.model.spec import AttentionSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights
-from octavo_engine.model.layers.residual import Carrying, LayerStream, summed
+from octavo_engine.model.layers.residual import LayerStream, ShortcutStream, summed
 
 
 class Layer(Protocol):
@@ -38,6 +38,6 @@ def one_by_one(layers: Sequence[Layer], x: Tensor, ropes: Ropes, context: StepCo
     stream: LayerStream = x
     for layer, rope in zip(layers, ropes, strict=True):
         stream = layer(stream, rope, context)
-    if isinstance(stream, Carrying):
+    if isinstance(stream, ShortcutStream):
         raise ValueError("the last layer has a shortcut, whose result no layer adds")
     return summed(stream)

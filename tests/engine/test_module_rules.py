@@ -24,7 +24,7 @@ from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization import selection
+from octavo_engine.model.quantization import module_rules
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.select import read_quantization
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
@@ -334,8 +334,8 @@ def test_many_quantized_layers_cost_no_comparison_each(monkeypatch: pytest.Monke
         computed[name] += 1
         return runs(name)
 
-    runs = selection._runs
-    monkeypatch.setattr(selection, "_runs", counted)
+    runs = module_rules._runs
+    monkeypatch.setattr(module_rules, "_runs", counted)
     names = [
         f"{LAYER}.{layer}.mlp.experts.{expert}.{part}_proj"
         for layer in range(48) for expert in range(128) for part in ("gate", "up", "down")
