@@ -18,6 +18,7 @@ from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.layers.operations.choose_compute import kernel_compute, torch_compute
 from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.layers.operations.paths import Path
@@ -38,6 +39,7 @@ from octavo_engine.model.spec import (
     RopeSpec,
     RouterSpec,
 )
+from octavo_engine.model.supported_models import small_spec
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import sample
 from octavo_engine.runner.state_table import StateTable
@@ -220,6 +222,14 @@ REQUESTS = {
     "penalties": {"temperature": 0.0, "logprobs": 20, "repetition_penalty": 1.2, "presence_penalty": 0.1},
     "everything": {"temperature": 0.8, "top_k": 7000, **EVERYTHING},
 }
+
+
+def test_step_bytes_counts_a_layer_without_mixer_and_feed_forward():
+    """Llama 3.2 Vision's layers that look at images have no part left in a model of text."""
+    spec = small_spec(FAMILIES["MllamaForCausalLM"])
+    decoder = Decoder(spec, dtype=torch.bfloat16, device=torch.device("meta"))
+    assert any(layer.spec.mixer is None and layer.spec.feed_forward is None for layer in decoder.decoder_layers)
+    assert footprint.step_bytes(decoder, max_tokens=10, max_seqs=1) > 0
 
 
 @pytest.mark.parametrize("rows", [1, 9])

@@ -293,7 +293,7 @@ class DecoderLayer(nn.Module):
         beside += 0 if self.stacked is None else self.stacked.step_bytes()
         beside += 2 * hidden * size  # the result of a shortcut, added after the next layer
         beside += 4 * hidden * _FLOAT32_BYTES if self.spec.affine_sums else 0
-        return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
+        return (3 + 3 * apart) * hidden * size + max((norm, *parts)) + beside
 
 
 def _connections(spec: LayerSpec, hidden_size: int, options: LayerOptions) -> nn.ModuleList | None:
