@@ -69,7 +69,7 @@ class Server:
     def remove(self, kind: str) -> None:
         """Another client deletes a child."""
         del self.live[kind]
-        del self.indexes[CHILD[kind].plural][KEY]
+        self.indexes[CHILD[kind].plural].pop(KEY, None)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         if kind.name in self.unread:

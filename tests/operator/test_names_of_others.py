@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE
-from tests.operator.api_server import AUTOSCALED, KEY, Server, owners, reconciler, settled
-from tests.operator.bad_llmservices import GONE
+from tests.operator.api_server import AUTOSCALED, CHILD, KEY, Server, owners, reconciler, settled
+from tests.operator.bad_llmservices import GONE, merged
 
 OURS = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "good", "uid": "u8", "controller": True}
 CONTROLLER = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "u7", "controller": True}
@@ -59,6 +60,56 @@ async def test_a_child_whose_owner_and_labels_another_client_removes_is_not_take
     assert server.reason("Degraded") == "AsExpected"
 
 
+async def test_a_child_that_is_replaced_without_all_metadata_is_known_by_its_uid() -> None:
+    """As by kubectl replace from a file that says nothing but its spec."""
+    server = Server()
+    operator = await settled(server)
+    strip(server)
+    metadata = server.live["Deployment"]["metadata"]
+    del metadata["annotations"], metadata["managedFields"]
+    await operator.reconcile(KEY)
+    assert metadata["uid"] == server.live["Deployment"]["metadata"]["uid"]
+    assert server.live["Deployment"]["metadata"]["ownerReferences"]
+    assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_a_child_without_owner_and_labels_is_deleted_once_it_is_not_wanted() -> None:
+    """But not a claim, whose data somebody may want to keep."""
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"})
+    operator = await settled(server)
+    for kind in ("PodDisruptionBudget", "PersistentVolumeClaim"):
+        strip(server, kind)
+    server.service["spec"].update(disruption=None, cache={"type": "Ephemeral"})
+    await operator.reconcile(KEY)
+    await operator.reconcile(KEY)
+    assert [each for each in server.writes if each.startswith("delete")] == ["delete PodDisruptionBudget"]
+
+
+async def test_an_object_of_another_that_has_the_name_of_a_child_that_is_gone_is_not_deleted() -> None:
+    server = Server()
+    operator = await settled(server)
+    strip(server, "PodDisruptionBudget")
+    server.live["PodDisruptionBudget"] = {"kind": "PodDisruptionBudget", **THEIRS}
+    server.service["spec"]["disruption"] = None
+    await operator.reconcile(KEY)
+    assert server.live["PodDisruptionBudget"] == {"kind": "PodDisruptionBudget", **THEIRS}
+
+
+@pytest.mark.parametrize(
+    ("service", "manager", "ours"),
+    [("good", "octavo-operator", True), ("good", "helm", False), ("other", "octavo-operator", False)],
+)
+async def test_an_object_without_owner_is_the_llmservices_by_both_labels(
+    service: str, manager: str, ours: bool
+) -> None:
+    server = Server()
+    labels = {"octavo.dev/llmservice": service, "app.kubernetes.io/managed-by": manager}
+    server.live["Service"] = merged({"kind": "Service", **THEIRS}, {"metadata": {"labels": labels}})
+    with contextlib.nullcontext() if ours else pytest.raises(ApiError, match="does not belong to this LLMService"):
+        await reconciler(server).reconcile(KEY)
+    assert ("ownerReferences" in server.live["Service"]["metadata"]) is ours
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_child_of_another_llmservice_is_not_taken_though_owner_and_labels_are_removed(restarts: bool) -> None:
     """Nor one that an earlier LLMService of this name left on purpose: its manifest had another owner's uid."""
@@ -66,6 +117,7 @@ async def test_a_child_of_another_llmservice_is_not_taken_though_owner_and_label
     operator = await settled(server)
     strip(server)
     server.live["Deployment"]["metadata"]["annotations"]["octavo.dev/applied"] = "another's digest"
+    server.live["Deployment"]["metadata"]["uid"] = "theirs"
     kept = copy.deepcopy(server.live["Deployment"])
     with pytest.raises(ApiError, match="Deployment good exists and does not belong to this LLMService"):
         await (reconciler(server) if restarts else operator).reconcile(KEY)
@@ -73,14 +125,14 @@ async def test_a_child_of_another_llmservice_is_not_taken_though_owner_and_label
     assert server.reason("Degraded") == "NameTaken"
 
 
-def strip(server: Server) -> None:
-    """Remove owner and labels of the Deployment, as another client may."""
-    metadata = server.live["Deployment"]["metadata"]
+def strip(server: Server, kind: str = "Deployment") -> None:
+    """Remove owner and labels of a child, as another client may."""
+    metadata = server.live[kind]["metadata"]
     for name in ("ownerReferences", "labels"):
         del metadata[name]
     applied = {"manager": "octavo-operator", "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     metadata["managedFields"] = [applied]
-    del server.indexes["deployments"][KEY]  # watches select by a label
+    del server.indexes[CHILD[kind].plural][KEY]  # watches select by a label
 
 
 THEIRS = {"metadata": {"uid": "theirs", "generation": 1, "resourceVersion": "1"}, "spec": {}}

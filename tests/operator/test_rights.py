@@ -18,11 +18,12 @@ from octavo_operator.reconcile.api_requests.history import HistoryLostError
 from octavo_operator.reconcile.api_requests.rights import LASTING_SECONDS, MissingRights, Right, refused_right
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.observation.observe import trimmed
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig
-from tests.operator.api_server import KEY, Server, reconciler
+from tests.operator.api_server import CHILD, KEY, Server, reconciler
 from tests.operator.test_operator_metrics import samples
 
 USER = 'User "system:serviceaccount:system:octavo-operator"'
@@ -184,9 +185,15 @@ async def test_an_unwatched_kind_that_may_not_be_asked_for_either_stops_nothing(
 
 
 async def test_pods_that_may_not_be_read_are_not_reported_as_not_loaded() -> None:
+    """Only the Deployment says then how many there are."""
     server = Server()
-    await blind(server, POD).reconcile(KEY)
+    operator = blind(server, POD)
+    await operator.reconcile(KEY)
     assert (server.condition("ModelLoaded")["status"], server.reason("ModelLoaded")) == ("Unknown", "RightsMissing")
+    server.live["Deployment"]["status"] |= dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), 1)
+    server.indexes[CHILD["Deployment"].plural][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.service["status"]["readyReplicas"]) == ("Serving", 1)
 
 
 @contextlib.asynccontextmanager

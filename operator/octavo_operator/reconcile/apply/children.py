@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -42,8 +42,8 @@ from octavo_operator.reconcile.observation.observe import (
     Key,
     Observation,
     belongs_to,
-    fingerprint,
     is_going,
+    is_stripped,
     trimmed,
 )
 
@@ -51,6 +51,7 @@ Object = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
+_CLAIM = "PersistentVolumeClaim"
 PASS_SECONDS = 30.0
 """The time after which a pass leaves further children to the next one, so that workers are free for other services."""
 
@@ -73,6 +74,19 @@ class Applied:
         return {identity: failure for identity, failure in self.failures.items() if not failure.transient}
 
 
+class _Last(NamedTuple):
+    """A child as it was applied last: the digest of its manifest, and the fingerprint and uid of the object."""
+
+    digest: str
+    fingerprint: str
+    uid: str
+
+    @classmethod
+    def of(cls, digest: str, child: Mapping[str, Any]) -> _Last:
+        """Return what is to be remembered of a trimmed child."""
+        return cls(digest, child["fingerprint"], child["metadata"]["uid"])
+
+
 class Children:
     """Applies children. Remembers what was last applied, so that an unchanged child is not written again."""
 
@@ -83,7 +97,7 @@ class Children:
         self._writer = ChildWriter(cluster)
         self._field_conflicts = field_conflicts
         self._clock = clock
-        self._applied: dict[Key, dict[Identity, tuple[str, str]]] = {}
+        self._applied: dict[Key, dict[Identity, _Last]] = {}
         self._left: dict[Key, set[Identity]] = {}
         self._overruled = Overruled(clock)
 
@@ -155,6 +169,24 @@ class Children:
                 applied.failures[identity], stays = error, True
             if stays:
                 applied.children[identity] = child
+        for identity in self._applied.get(key, {}).keys() - wanted - observed.children.keys():
+            try:
+                await self._remove_unseen(key, service, identity)
+            except ApiError as error:
+                applied.failures[identity] = error
+
+    async def _remove_unseen(self, key: Key, service: LLMService, identity: Identity) -> None:
+        """Delete a child that is not wanted, and that no watch shows: without labels, if it is there.
+
+        Not a claim, whose data somebody may want to keep.
+        """
+        kind, last = BY_NAME[identity[0]], self._applied[key][identity]
+        live = await self._cluster.get(kind, service.namespace, identity[1])
+        if live is not None and kind.name != _CLAIM and is_stripped(live, last.digest, last.uid):
+            logger.info("%s/%s: deleting %s %s, which is no longer needed", *key, *identity)
+            await self._cluster.delete(kind, service.namespace, identity[1], last.uid)
+        self._applied[key].pop(identity)
+        self._field_conflicts.settled(key, identity)
 
     async def _is_kept(self, key: Key, service: LLMService, identity: Identity, child: Mapping[str, Any]) -> bool:
         """Delete a child that is not wanted; return True if it is being deleted, or is not ours, as KEDA's own HPA."""
@@ -177,25 +209,24 @@ class Children:
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)
         before = self._applied.setdefault(key, {}).get(identity)
-        unchanged = seen is not None and not is_going(seen) and before == (digest, seen["fingerprint"])
+        unchanged = seen is not None and not is_going(seen) and before == _Last.of(digest, seen)
         retried = seen is not None and unchanged and self._overruled.is_due(key, identity, manifest, seen)
         if unchanged and not retried:
             return seen
         if seen is not None and before is None and self._is_right(service, seen, manifest, digest):
-            self._applied[key][identity] = (digest, seen["fingerprint"])
-            return seen
-        drifted = before is not None and before[0] == digest
+            return self._remember(key, identity, digest, seen)
+        drifted = before is not None and before.digest == digest
         live: Mapping[str, Any] | None = seen
         if seen is None or drifted:  # perhaps it exists without our label, by which the watches select
             live = await self._cluster.get(kind, service.namespace, identity[1])
-        if live is not None and not retried and not is_going(live) and before == (digest, fingerprint(live)):
+        if live is not None and drifted and not retried and not is_going(live):
             kept = trimmed(kind, live)  # the watch is behind, or does not see it, since it lacks our label
-            if not self._overruled.is_due(key, identity, manifest, kept):
+            if before == _Last.of(digest, kept) and not self._overruled.is_due(key, identity, manifest, kept):
                 return kept
         if live is not None and await remove_left_over(self._cluster, kind, live, service):
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None:
-            refuse_what_is_in_the_way(identity, live, service, (digest, before[0]) if before else (digest,))
+            refuse_what_is_in_the_way(identity, live, service, digest, before.uid if before else "")
         if drifted:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
@@ -250,9 +281,11 @@ class Children:
         """Remember that the child is as it was applied."""
         if done:
             logger.info("%s/%s: %s %s %s", *key, done, *identity)
-        kept = trimmed(BY_NAME[identity[0]], live)
-        self._applied[key][identity] = (digest, kept["fingerprint"])
-        return kept
+        return self._remember(key, identity, digest, trimmed(BY_NAME[identity[0]], live))
+
+    def _remember(self, key: Key, identity: Identity, digest: str, seen: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._applied[key][identity] = _Last.of(digest, seen)
+        return seen
 
 
 def _out_of_time(identity: Identity) -> ApiError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo_operator.api.names import KIND
@@ -68,14 +68,14 @@ class InTheWayError(ApiError):
 
 
 def refuse_what_is_in_the_way(
-    identity: Identity, live: Mapping[str, Any], service: LLMService, applied: Collection[str]
+    identity: Identity, live: Mapping[str, Any], service: LLMService, digest: str, applied_uid: str
 ) -> None:
     """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go.
 
-    `applied` are the digests of the manifests with which this LLMService has applied it, or would.
+    `digest`: of the manifest; `applied_uid`: of the object that this LLMService applied last, empty if not known.
     """
     metadata, uid = live["metadata"], service.metadata.uid or ""
-    ours = belongs_to(live, service.name, uid) or is_stripped(live, applied)
+    ours = belongs_to(live, service.name, uid) or is_stripped(live, digest, applied_uid)
     if not ours and not is_of_a_namesake(live, service.name):
         raise NameTakenError(identity, live, service.name)
     if not ours and not is_going(live):

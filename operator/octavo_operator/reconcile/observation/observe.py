@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -273,12 +273,14 @@ def belongs_to(child: Object, service_name: str, uid: str) -> bool:
     return labels.get(SERVICE_LABEL) == service_name and labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
 
 
-def is_stripped(live: Object, applied: Collection[str]) -> bool:
-    """Return True if another client has removed owner and labels of a live object that was applied as one of `applied`.
+def is_stripped(live: Object, digest: str, uid: str) -> bool:
+    """Return True if another client has removed owner and labels of a live object that this LLMService has applied.
 
-    These are digests of an LLMService's manifests of the object. They differ for another LLMService, and for an earlier
-    one of the same name, as a manifest has its owner's uid.
+    `uid`: of the object that was applied last; empty: that is not known, as after a restart. Then `digest`, of the
+    manifest of this LLMService, tells it. It differs for another one, and for an earlier one of the same name, as a
+    manifest has its owner's uid.
     """
     metadata = live["metadata"]
     bare = not metadata.get("ownerReferences") and SERVICE_LABEL not in (metadata.get("labels") or {})
-    return bare and (metadata.get("annotations") or {}).get(APPLIED) in applied and bool(owned_fields(live))
+    as_applied = (metadata.get("annotations") or {}).get(APPLIED) == digest and bool(owned_fields(live))
+    return bare and (metadata["uid"] == uid or as_applied)
