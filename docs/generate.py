@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,11 +37,18 @@ def engine_flags() -> str:
         lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]
         for field, known in settings_of(config):
             default = default_of(field)
-            shown = "" if default in (None, []) else format_size(default) if known.kind == "size" else str(default)
+            shown = format_size(default) if known.kind == "size" and default is not None else _default(default)
             takes = " · ".join(map(str, known.choices)) if known.choices else _range(known)
             lines.append(f"| `--{flag_name(field.name)}` | {takes} | {shown} | {known.help} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _default(value: Any) -> str:
+    """Return a setting's default as a user writes it; empty if it has none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def _range(known: Any) -> str:
@@ -60,7 +68,8 @@ def llmservice() -> str:
     lines = [
         _HEAD + "# LLMService `octavo.dev/v1alpha1`\n",
         "`kubectl explain llms.spec` prints the same text. [Work with an LLMService](../how-to/llmservice.md)\n"
-        "explains the most important fields, and [manifests/samples](../../manifests/samples) has examples.\n",
+        "explains the most important fields, and [manifests/samples](../../manifests/samples) has examples.\n"
+        "A *required* field must be set if the object that contains it is.\n",
     ]
     lines += ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     lines += [f"| `{path}` | {kind} | {default} | {text} |" for path, kind, default, text in _fields(schema, "spec")]
@@ -73,10 +82,18 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str, str, 
         default = child.get("default", "")
         described = str(child.get("description", "")).removesuffix(default_sentence(default))  # it has a column
         text = " ".join(described.split()).replace("|", "\\|")
-        yield here, _type(child), f"`{default}`" if default not in ("", {}, []) else "", text
+        shown = "required" if name in schema.get("required", ()) else _yaml(default)
+        yield here, _type(child), shown, text
         inner = child.get("items", child)
         if child.get("x-kubernetes-preserve-unknown-fields") is None:
             yield from _fields(inner, here + ("[]" if "items" in child else ""))
+
+
+def _yaml(default: Any) -> str:
+    """Return a field's default as YAML has it; empty for a section, whose fields have their own."""
+    if default == "" or isinstance(default, dict | list):
+        return ""
+    return f"`{default}`" if isinstance(default, str) else f"`{json.dumps(default)}`"
 
 
 def _type(schema: dict[str, Any]) -> str:

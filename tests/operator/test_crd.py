@@ -51,7 +51,7 @@ def test_every_field_is_described_and_typed() -> None:
 def test_descriptions_say_defaults_once() -> None:
     """`kubectl explain` shows nothing else of them."""
     descriptions = {path: schema["description"] for path, schema in fields(SPEC, "spec") if "description" in schema}
-    assert descriptions["spec.autoscaling.targetQueueDepth"] == "Waiting requests per replica to aim for. Default: 4."
+    assert descriptions["spec.autoscaling.targetQueueDepth"] == "Target of waiting requests per replica. Default: 4."
     assert descriptions["spec.rollout.paused"].endswith(" Default: false.")
     assert descriptions["spec.engine.dtype"].endswith(" Default: auto.")
     assert descriptions["spec.rollout"].count("Default") == 0

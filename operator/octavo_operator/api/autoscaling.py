@@ -53,21 +53,26 @@ class Schedule(SpecModel):
         ),
     ] = Field(description="When it starts, as a cron expression.")
     duration: Duration = Field(description="How long it lasts, such as 10h.")
-    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(description="Fewest replicas meanwhile.")
-    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas meanwhile.")
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
+        description="Smallest number of replicas while it is active."
+    )
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(
+        description="Largest number of replicas while it is active."
+    )
 
 
 class Autoscaling(SpecModel):
     """Bounds and targets by which the number of replicas follows the load. Exclusive with replicas."""
 
     rules = (_MIN_WITHIN_MAX,)
-    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Fewest replicas.")
-    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas.")
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Smallest number of replicas.")
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Largest number of replicas.")
     target_queue_depth: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        4, description="Waiting requests per replica to aim for."
+        4, description="Target of waiting requests per replica."
     )
     target_concurrency_percent: Annotated[int, Field(ge=1, le=100)] = Field(
-        80, description="Share of engine.maxConcurrentRequests to aim for, running and waiting."
+        80,
+        description="Target of running and waiting requests per replica, in percent of engine.maxConcurrentRequests.",
     )
     metrics_source: Literal["Auto", "Builtin", "Prometheus", "KEDA"] = Field(
         "Auto",

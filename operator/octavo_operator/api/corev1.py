@@ -80,7 +80,7 @@ class EnvFromSource(SpecModel):
 
     rules = (exactly_one_of("secretRef", "configMapRef"),)
     prefix: Annotated[str, Field(min_length=1, max_length=63), *_VARIABLE] | None = Field(
-        None, description="Put before each name."
+        None, description="Prefix of the variables' names."
     )
     secret_ref: LocalReference | None = Field(None, description="A Secret.")
     config_map_ref: LocalReference | None = Field(None, description="A ConfigMap.")
@@ -176,7 +176,9 @@ class ScalingRules(SpecModel):
     stabilization_window_seconds: Annotated[int, Field(ge=0, le=3600)] | None = Field(
         None, description="How long to look back before acting."
     )
-    select_policy: Literal["Max", "Min", "Disabled"] | None = Field(None, description="Which policy wins.")
+    select_policy: Literal["Max", "Min", "Disabled"] | None = Field(
+        None, description="Which policy applies: that of the largest change, of the smallest, or none."
+    )
     policies: Annotated[list[ScalingPolicy], Field(min_length=1, max_length=8)] | None = Field(
         None, description="The policies."
     )

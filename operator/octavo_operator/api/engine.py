@@ -28,7 +28,7 @@ class Engine(SpecModel):
 
     image: ImageReference | None = Field(
         None,
-        description="Image of the engine. Default: the operator's, pinned in status.engineImage by the first pass.",
+        description="Image of the engine. Default: the operator's at the first reconcile (status.engineImage).",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         "IfNotPresent", description="When nodes pull the image, as in a pod."
@@ -42,7 +42,7 @@ class Engine(SpecModel):
     quantization: Literal["fp8", "int8", "int4", "awq", "gptq"] | None = Field(
         None,
         description="Form of the weights: fp8, int8 and int4 convert them while loading. A checkpoint that is"
-        " quantized already needs no value here, and takes its own scheme's name alone.",
+        " already quantized needs no value, and accepts only the name of its own scheme.",
     )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
         None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."

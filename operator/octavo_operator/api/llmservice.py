@@ -35,14 +35,14 @@ class Model(SpecModel):
     aliases: Annotated[list[ModelName], Field(max_length=8), ListType()] = Field(
         default_factory=list, description="More names under which the same model answers."
     )
-    source: ModelSource = Field(description="Where the weights come from: exactly one member.")
+    source: ModelSource = Field(description="Source of the weights. Set exactly one field.")
 
 
 class Adapter(SpecModel):
     """A LoRA adapter, served under its own name."""
 
     name: ModelName = Field(description="Name in the OpenAI API; not the model's name or one of its aliases.")
-    source: ModelSource = Field(description="Where the adapter's weights come from: exactly one member.")
+    source: ModelSource = Field(description="Source of the adapter's weights. Set exactly one field.")
 
 
 class ResourceClaim(SpecModel):
@@ -233,7 +233,7 @@ class Scheduling(SpecModel):
         None, description="How pods are spread. Default: over nodes and zones where possible.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )  # fmt: skip
-    priority_class_name: Dns1123Name | None = Field(None, description="Priority of the pods.")
+    priority_class_name: Dns1123Name | None = Field(None, description="PriorityClass of the pods.")
     runtime_class_name: Dns1123Name | None = Field(None, description="RuntimeClass of the pods, such as nvidia.")
     scheduler_name: Dns1123Name | None = Field(
         None, description="Scheduler that places the pods. Default: the cluster's."
@@ -263,7 +263,7 @@ class Auth(SpecModel):
     """Authentication of the API's clients."""
 
     api_keys_secret_ref: SecretReference = Field(
-        description="Secret whose every key is one API key: its name is the tenant, its value the key."
+        description="Secret with the API keys: the name of each entry is a tenant, its value the tenant's key."
     )
 
 
@@ -378,7 +378,7 @@ class LLMServiceSpec(SpecModel):
     replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
         1, description="Number of pods. Exclusive with autoscaling, beside which the default has no meaning."
     )  # a default, not None: without the field, the API server answers GET …/scale with an InternalError
-    autoscaling: Autoscaling | None = Field(None, description="Follow the load. Exclusive with replicas.")
+    autoscaling: Autoscaling | None = Field(None, description="Autoscaling by load. Exclusive with replicas.")
     rollout: Rollout = section(Rollout, "How a change reaches the pods.")
     scheduling: Scheduling = section(Scheduling, "Where the pods may run.")
     disruption: Disruption | None = Field(

@@ -95,4 +95,4 @@ class ModelSource(SpecModel):
     persistent_volume_claim: PersistentVolumeClaimSource | None = Field(None, description="A folder on a volume.")
     s3: S3Source | None = Field(None, description="Objects in an S3 bucket.")
     image: ImageSource | None = Field(None, description="An OCI image that holds the weights.")
-    demo: Literal["smollm2"] | None = Field(None, description="The small model that the engine's image carries.")
+    demo: Literal["smollm2"] | None = Field(None, description="The small model that the engine's image contains.")
