@@ -120,8 +120,8 @@ def test_kubectl_explain_reads_well(crd: Client) -> None:
     said = crd.kubectl("explain", "llmservice.spec.engine.maxModelLength")
     assert "Longest context in tokens" in said
     assert "IN PLACE" not in said
-    assert "exactly one member" in crd.kubectl("explain", "llmservice.spec.model.source")
-    assert "to aim for. Default: 4." in crd.kubectl("explain", "llmservice.spec.autoscaling")
+    assert "Set exactly one field" in crd.kubectl("explain", "llmservice.spec.model.source")
+    assert "requests per replica. Default: 4." in crd.kubectl("explain", "llmservice.spec.autoscaling")
 
 
 def test_a_service_that_scales_by_itself_cannot_be_scaled_by_hand(crd: Client, namespace: Client) -> None:
