@@ -114,10 +114,10 @@ def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
     if part is None:
         return _without_further_heads(_read(config, path), Fields(str(path), config))
     spec = _without_further_heads(_read(part, path), Fields(str(path), part))
-    head = spec.head
-    if head is not None and config["architectures"][0] in PLAIN_HEADS:
+    head, wrapper = spec.head, config["architectures"][0]
+    if head is not None and wrapper in PLAIN_HEADS:
         head = HeadSpec(head.tied)
-    return replace(spec, stored_names=within_wrapper(spec.stored_names), head=head)
+    return replace(spec, stored_names=within_wrapper(wrapper, spec.stored_names), head=head)
 
 
 def _check_experts(spec: ModelSpec, path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED
 from octavo_engine.model.families.multimodal_modules import OTHER_MODULES
-from octavo_engine.model.families.multimodal_own_classes import deepseek_class
+from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES, deepseek_class
 from octavo_engine.model.names import StoredNames
 
 _OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
@@ -32,8 +32,6 @@ STORED_NAMES = StoredNames(
         ("model.text_model.", "model."),
         ("text_model.model.", "model."),
         ("text_model.lm_head.", "lm_head."),
-        ("llm.", ""),  # MiniCPM-V, Ovis
-        ("language.", ""),  # DeepSeek VL 2
         ("thinker.model.language_model.", "model."),  # Qwen's models that also speak
         ("thinker.model.", "model."),
         ("thinker.lm_head.", "lm_head."),
@@ -52,10 +50,14 @@ STORED_NAMES = StoredNames(
 )
 
 
-def within_wrapper(own: StoredNames) -> StoredNames:
-    """Return the names of tensors in a wrapper's files; `own`: those in files of the language model alone."""
-    inner = (*((f"language_model.{there}", here) for there, here in own.renamed), ("language_model.", ""))
-    renamed, ignored = STORED_NAMES.renamed + inner + own.renamed, STORED_NAMES.ignored + own.ignored
+def within_wrapper(wrapper: str, own: StoredNames) -> StoredNames:
+    """Return the names of tensors in the files of a class that contains a language model.
+
+    `own`: the names in files of the language model alone.
+    """
+    prefix, unread = SHORT_NAMES.get(wrapper, ("language_model.", ()))
+    inner = (*((f"{prefix}{there}", here) for there, here in own.renamed), (prefix, ""))
+    renamed, ignored = STORED_NAMES.renamed + inner + own.renamed, STORED_NAMES.ignored + unread + own.ignored
     return StoredNames(renamed=renamed, ignored=ignored, endings=own.endings)
 
 

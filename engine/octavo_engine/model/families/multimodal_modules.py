@@ -59,9 +59,6 @@ OTHER_MODULES = (
     "audio_projection_layer",
     "sound_encoder",
     "sound_projection",
-    "tts",
     "visual_tokenizer",
-    "vte",
-    "vision",
 )
 """The first parts of these modules' names."""

@@ -33,6 +33,16 @@ OWN_CLASSES: Mapping[str, str] = {
 }
 """The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE."""
 
+SHORT_NAMES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "DeepseekVLV2ForCausalLM": ("language.", ("vision.",)),
+    "MiniCPMO": ("llm.", ("tts.",)),
+    "MiniCPMV": ("llm.", ()),
+    "Ovis": ("llm.", ("vte.",)),
+    "Ovis2_5": ("llm.", ("vte.",)),
+}
+"""What the language model's names begin with in the files of some of these classes, and those of modules that are not
+read: names that may mean something else in the files of others."""
+
 
 def deepseek_class(fields: Mapping[str, object]) -> str:
     """Return the class of a language model of DeepSeek, whose files name DeepSeek V2's for each of three."""
