@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_families import make_pair
@@ -17,6 +19,7 @@ from test_loop import SETTINGS, ask
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, StepPlan
 from octavo_engine.engine.startup import start_engine
+from octavo_engine.runner.out_of_memory import as_out_of_memory
 from octavo_engine.runner.step_parts import compute_in_parts
 from octavo_engine.sampling_params import SamplingParams
 
@@ -51,6 +54,7 @@ class Faulty:
         self.fails: Callable[[list[str]], bool] = lambda _: False
         """Whether an attempt to compute these requests fails."""
         self.fails_before = False
+        self.error: Exception = torch.OutOfMemoryError(ERROR)
         self.losses: Counter[str] = Counter()
         """How often an attempt of each request failed, of those since it began (again) only the first."""
         self._begun: set[str] = set()
@@ -78,7 +82,7 @@ class Faulty:
 
     def _fail(self, *, before: bool) -> None:
         if self._failing and before == self.fails_before:
-            raise torch.OutOfMemoryError(ERROR)
+            raise self.error
 
     def fail_at(self, attempts: range) -> None:
         """Have the attempts with these numbers fail, counted from now on."""
@@ -157,6 +161,31 @@ def test_without_room_for_the_logits_of_all_parts_a_step_is_not_halved(
     monkeypatch.setattr(torch, "zeros", no_room)
     engine.fail_at(range(2, 2 + times))
     assert engine.answers(ASKED, f"logits {times}") == engine.alone
+
+
+def allocate_on_cpu() -> None:
+    torch.empty(1 << 60, dtype=torch.uint8, device="cpu")
+
+
+def allocate_by_numpy() -> None:
+    np.empty(1 << 60, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("allocate", [allocate_on_cpu, allocate_by_numpy])
+def test_a_cpu_without_memory_costs_what_a_gpu_without_costs(
+    allocate: Callable[[], None], engine: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch raises RuntimeError there, numpy MemoryError. Other errors of these classes end the engine."""
+    with pytest.raises(Exception, match="allocate") as raised:
+        allocate()
+    monkeypatch.setattr(engine, "error", raised.value)
+    engine.fails_before, engine.fails = True, lambda names: "culprit" in names
+    said = engine.answers({name: ASKED[name] for name in ("culprit", "short")}, allocate.__name__)
+    assert said == {"culprit": ([], [], ["memory"]), "short": engine.alone["short"]}
+    assert re.search("(?i)tried again: .*allocate .*; if that", engine.errors[-1])
+    with pytest.raises(RuntimeError, match="another") as other, as_out_of_memory():
+        raise RuntimeError("another")
+    assert other.type is RuntimeError
 
 
 def test_choices_do_not_share_what_was_not_computed(engine: Faulty) -> None:

@@ -30,6 +30,7 @@ from octavo_engine.runner.device_memory import device_memory
 from octavo_engine.runner.graphs import Captured, ladder
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
 from octavo_engine.runner.memory_plan import MemoryPlan
+from octavo_engine.runner.out_of_memory import as_out_of_memory
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
@@ -80,17 +81,18 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
     ranks = _connect_ranks(setup)
     capture = _capture(setup)
     try:
-        decoder = load_model(setup.files, resolved.spec, resolved.device, resolved.dtype, report, ranks)
-        slots = _make_slots(setup, decoder)
-        if capture is not None:
-            plan = _broadcast_plan(setup, _measure_graphs(setup, decoder, slots, capture, report), ranks)
-        worker, cache = _make_worker(setup, decoder, slots, plan)
-        report("warmup", 0.5, "first steps")
-        warm_up(worker, setup.config, resolved, plan)
-        if capture is not None:
-            _capture_all(worker, setup, capture, _half(report, 1))
-            check_mixed_graphs(worker, setup.config, resolved, plan)
-    except (torch.OutOfMemoryError, MemoryError) as error:
+        with as_out_of_memory():
+            decoder = load_model(setup.files, resolved.spec, resolved.device, resolved.dtype, report, ranks)
+            slots = _make_slots(setup, decoder)
+            if capture is not None:
+                plan = _broadcast_plan(setup, _measure_graphs(setup, decoder, slots, capture, report), ranks)
+            worker, cache = _make_worker(setup, decoder, slots, plan)
+            report("warmup", 0.5, "first steps")
+            warm_up(worker, setup.config, resolved, plan)
+            if capture is not None:
+                _capture_all(worker, setup, capture, _half(report, 1))
+                check_mixed_graphs(worker, setup.config, resolved, plan)
+    except torch.OutOfMemoryError as error:
         have, share = device_memory(resolved.device), setup.config.gpu_memory_utilization
         raise DoesNotFitError(
             f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "

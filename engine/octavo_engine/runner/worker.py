@@ -33,6 +33,7 @@ from octavo_engine.runner.graphs import (
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks
+from octavo_engine.runner.out_of_memory import as_out_of_memory
 from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, has_finite_vector, with_read_tokens
 from octavo_engine.runner.readback import NOT_FINITE, Readback
 from octavo_engine.runner.row_adapters import RowAdapters
@@ -290,7 +291,8 @@ class Worker:
         try:
             sampled = gather_inputs(plan, self._table).sampled
             shape = len(sampled.rows), self._decoder.spec.vocab_size
-            logits = torch.zeros(shape, dtype=self._decoder.logits_dtype, device=self._table.device)
+            with as_out_of_memory():
+                logits = torch.zeros(shape, dtype=self._decoder.logits_dtype, device=self._table.device)
         except torch.OutOfMemoryError as error:
             return ForwardedStep(plan, timer, lost=self._lost(plan, error))
         step = ForwardedStep(plan, timer, sampled, logits if sampled.rows else None)
@@ -321,6 +323,7 @@ class Worker:
             raise torch.OutOfMemoryError(f"the device is out of memory: {count} requests in a row found none: {error}")
         return dict.fromkeys(names, no_memory(error))
 
+    @as_out_of_memory()
     def _computed(
         self, plan: StepPlan, slots: Sequence[int], out: Tensor | None = None
     ) -> tuple[SampledRows, Tensor | None, dict[int, PromptReadback]]:
@@ -402,6 +405,7 @@ class Worker:
                 samples.append(Readback(_placeholder(1)))
         return samples, errors
 
+    @as_out_of_memory()
     def _sample_together(self, logits: Tensor, rows: SampledRows) -> Readback:
         """Sample `rows` from their `logits` [R, vocab] and write their tokens into the state table."""
         sampled = sample(logits, rows, self._table)
