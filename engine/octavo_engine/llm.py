@@ -100,27 +100,36 @@ class LLM:
         `stop` strings end an answer and are not part of it. A prompt that cannot be answered (too long, empty) gets a
         Completion with `error`; other prompts are not affected. `adapter` is the name of a loaded LoRA adapter, or a
         sequence with a name for each prompt; None is the base model. KeyError if there is no such adapter. `on_finish`
-        is called with a prompt's index and its complete answer. `pooled` asks for the prompts' embeddings.
+        is called with a prompt's index and its complete answer. If it raises, or on Ctrl-C, the prompts without an
+        answer are dropped. `pooled` asks for the prompts' embeddings.
         """
+        if isinstance(prompts, str):
+            raise TypeError("prompts must be a sequence of prompts, not a str: put a single prompt into a list")
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         digests = [self._digest(name) for name in _each(adapter, len(prompts))]
+        if not len(prompts) == len(each) == len(digests):
+            given = f"{len(prompts)} prompts, {len(each)} `sampling`, {len(digests)} `adapter`"
+            raise ValueError(f"{given}: give one `sampling` and one `adapter` for all prompts, or one for each")
         completions = [Completion(self.encode(prompt)) for prompt in prompts]
         running: dict[str, _Running] = {}
         refused: list[tuple[int, Completion]] = []
-        for index, (completion, params, digest) in enumerate(zip(completions, each, digests, strict=True)):
-            try:
-                check_sampling(params)
-            except NotAdmissibleError as error:
-                completion.error, completion.finish_reason = str(error), FinishReason.ERROR.value
-                refused.append((index, completion))
-                continue
-            detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
-            request_id = self._add(completion.prompt_token_ids, params, digest, pooled=pooled)
-            running[request_id] = _Running(index, completion, detokenizer)
-        ended = ((each.index, each.completion) for each in self._steps(running))
-        for index, completion in chain(refused, ended):
-            if on_finish is not None:
-                on_finish(index, completion)
+        try:
+            for index, (completion, params, digest) in enumerate(zip(completions, each, digests, strict=True)):
+                try:
+                    check_sampling(params)
+                except NotAdmissibleError as error:
+                    completion.error, completion.finish_reason = str(error), FinishReason.ERROR.value
+                    refused.append((index, completion))
+                    continue
+                detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
+                request_id = self._add(completion.prompt_token_ids, params, digest, pooled=pooled)
+                running[request_id] = _Running(index, completion, detokenizer)
+            ended = ((each.index, each.completion) for each in self._steps(running))
+            for index, completion in chain(refused, ended):
+                if on_finish is not None:
+                    on_finish(index, completion)
+        finally:
+            self._loop.abort(list(running))
         return completions
 
     def chat(

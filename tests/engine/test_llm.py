@@ -60,6 +60,25 @@ def test_a_prompt_that_cannot_be_answered_harms_no_other(llm: LLM) -> None:
     assert answers[4].token_ids == alone.token_ids
 
 
+def test_what_does_not_fit_the_prompts_is_refused_before_any_is_computed(llm: LLM) -> None:
+    with pytest.raises(TypeError, match="put a single prompt into a list"):
+        llm.generate("w1 w2", GREEDY)
+    with pytest.raises(ValueError, match="2 prompts, 1 `sampling`, 2 `adapter`: give one"):
+        llm.generate([[1], [2]], [GREEDY])
+    assert not llm._loop.has_work
+
+
+def test_prompts_of_an_interrupted_call_are_dropped(llm: LLM) -> None:
+    def interrupt(_index: int, _answer: Completion) -> None:
+        raise KeyboardInterrupt
+
+    each = [SamplingParams(max_tokens=n, temperature=0.0) for n in (2, 200, 200)]
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[1], [2], [3]], each, on_finish=interrupt)
+    assert llm.report().running == 0
+    assert len(llm.generate([[1, 2, 3]], GREEDY)[0].token_ids) == 12
+
+
 def test_a_stop_string_ends_an_answer_and_is_not_part_of_it(llm: LLM) -> None:
     free = llm.generate([[7]], GREEDY)[0]
     third = llm.tokenizer.decode(free.token_ids[2:3])
