@@ -123,6 +123,20 @@ def test_a_line_that_cannot_succeed_is_not_tried_for_ever(start: Start, tmp_path
     assert (response["status_code"], response["body"]["error"]["code"]) == (503, code)
 
 
+def test_a_line_that_waited_too_long_is_tried_again(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_answers, "_LONGEST_PAUSE", 0.01)
+    server = start(batch_storage=tmp_path)
+    server.play(tokens=[], finish="timeout")
+    client = server.openai()
+    batch = begin(client, line("a", max_tokens=5))
+    server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) > 1)
+    server.play("Hello there.")
+    batch = ended(server, client, batch)
+    assert lines_of(client, batch.output_file_id)["a"]["response"]["status_code"] == 200
+
+
 def test_a_restart_repeats_nothing_and_loses_nothing(start: Start, tmp_path: Path) -> None:
     server = start(batch_storage=tmp_path)
     client = server.openai()

@@ -121,6 +121,7 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
             serving.metrics.reject(error.reason)
         elif error.status < 500:
             serving.metrics.reject("invalid")
+        request.state.error = error  # for lines of batches, whose requests come from within this process
         return error_response(error, request.scope)
 
     @app.exception_handler(HTTPException)

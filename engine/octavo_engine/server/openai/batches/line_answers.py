@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
@@ -132,7 +131,7 @@ class LineAnswers:
             upload.add(await on_disk(read))
             return await self._call(_scope(key, path, request_id, upload), request_id)
         except APIError as error:
-            return _answer(error.status, request_id, error.body(), error.headers)
+            return _answer(error.status, request_id, error.body(), error.headers, error)
         except Exception:  # noqa: BLE001  (the application has logged it and answered 500 already)
             return Answer(500, request_id, internal_error(request_id).body())
         finally:
@@ -153,14 +152,14 @@ class LineAnswers:
                 parts.append(message.get("body", b""))
 
         await self._app(scope, receive, send)
-        return _answer(started["status"], request_id, b"".join(parts), Headers(raw=started["headers"]))
+        error: APIError | None = scope["state"].get("error")
+        return _answer(started["status"], request_id, b"".join(parts), Headers(raw=started["headers"]), error)
 
 
-def _answer(status: int, request_id: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+def _answer(status: int, request_id: str, body: bytes, headers: Mapping[str, str], error: APIError | None) -> Answer:
     """Return a response; a line is tried again while the server is full, but not if it was begun and cannot succeed."""
-    retried = status in _FULL and (
-        headers.get("X-Should-Retry") != "false" or json.loads(body)["error"]["code"] == "queue_timeout"
-    )
+    waited = error is not None and error.detail.code == "queue_timeout"
+    retried = status in _FULL and (waited or headers.get("X-Should-Retry") != "false")
     return Answer(status, request_id, body, float(headers.get("Retry-After", 1)) if retried else None)
 
 
