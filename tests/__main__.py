@@ -29,6 +29,9 @@ FIRST_CLUSTER = [
 FIRST_MOVED = "test_spec"
 """The engine's modules from this name on run with the rest, so that both processes end at about the same time."""
 
+WAITING = ["tests/operator", "tests/monitoring"]
+"""Their tests often wait, without computing: they come first, as the clusters' pods compute meanwhile."""
+
 MOST_REASONS = 100
 """Lines about failures that are repeated of each process."""
 
@@ -40,13 +43,21 @@ def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     computing = {
         "the engine": [ENGINE, *(f"--ignore={module}" for module in moved)],
         "the rest without a cluster": [
-            "tests", f"--ignore={CLUSTER}", *(f"--ignore={module}" for module in modules if module not in moved),
+            *WAITING, *(path for path in _with_tests() if path not in (*WAITING, CLUSTER)),
+            *(f"--ignore={module}" for module in modules if module not in moved),
         ],
     }  # fmt: skip
     if environment.get("TEST_KUBECONFIG"):
         return {**computing, "with the cluster": [CLUSTER]}
     second = [CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
     return {**computing, "with the first cluster": FIRST_CLUSTER, "with the second cluster": second}
+
+
+def _with_tests() -> list[str]:
+    """Return the folders and modules of tests/ that have tests."""
+    return sorted(
+        str(path) for path in Path("tests").iterdir() if path.match("test_*.py") or any(path.glob("test_*.py"))
+    )
 
 
 def main(arguments: list[str]) -> int:
