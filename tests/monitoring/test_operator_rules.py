@@ -68,6 +68,7 @@ def groups() -> list[dict[str, Any]]:
         ({**LEADS, **condition("Ready", 1), **condition("Ready", 0, "False"), **wanted(1)}, []),
         ({**LEADS, **wanted(1), **wanted(1, SECOND)}, ["OctavoSecondOperator"]),
         ({**LEADS, **wanted(1), **wanted(1, f'{SECOND},cluster="another"')}, []),
+        ({**LEADS, **wanted(1), **wanted(1, f'{SERVICE},job="another"')}, []),
         ({**LEADS, **condition("Degraded", 1)}, ["OctavoLLMServiceDegraded"]),
         ({**LEADS, **condition("Degraded", 0), **condition("Degraded", 1, "Unknown")}, []),
         ({**LEADS, **condition("RolloutBlocked", 1)}, ["OctavoRolloutStuck"]),
