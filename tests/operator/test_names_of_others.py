@@ -85,6 +85,19 @@ async def test_a_child_without_owner_and_labels_is_deleted_once_it_is_not_wanted
     assert [each for each in server.writes if each.startswith("delete")] == ["delete PodDisruptionBudget"]
 
 
+@pytest.mark.parametrize("lost", ["labels", "uid"])
+async def test_a_child_that_no_watch_shows_is_deleted_once_it_is_not_wanted(lost: str) -> None:
+    """One that has only lost its labels, and one that a backup has restored without them: its uid is another."""
+    server = Server()
+    operator = await settled(server)
+    owners = server.live["PodDisruptionBudget"]["metadata"]["ownerReferences"]
+    strip(server, "PodDisruptionBudget")
+    server.live["PodDisruptionBudget"]["metadata"] |= {"ownerReferences": owners} if lost == "labels" else {"uid": "c2"}
+    server.service["spec"]["disruption"] = None
+    await operator.reconcile(KEY)
+    assert "PodDisruptionBudget" not in server.live
+
+
 async def test_an_object_of_another_that_has_the_name_of_a_child_that_is_gone_is_not_deleted() -> None:
     server = Server()
     operator = await settled(server)

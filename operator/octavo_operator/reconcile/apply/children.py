@@ -32,7 +32,7 @@ from octavo_operator.reconcile.apply.handover import (
     start_of,
     without_replicas_during_handover,
 )
-from octavo_operator.reconcile.apply.in_the_way import NameTakenError, refuse_what_is_in_the_way
+from octavo_operator.reconcile.apply.in_the_way import NameTakenError, is_ours, refuse_what_is_in_the_way
 from octavo_operator.reconcile.apply.left_over import remove_left_over
 from octavo_operator.reconcile.apply.overruled import Overruled
 from octavo_operator.reconcile.fields.live_values import with_live_values
@@ -43,7 +43,6 @@ from octavo_operator.reconcile.observation.observe import (
     Observation,
     belongs_to,
     is_going,
-    is_stripped,
     trimmed,
 )
 
@@ -176,15 +175,15 @@ class Children:
                 applied.failures[identity] = error
 
     async def _remove_unseen(self, key: Key, service: LLMService, identity: Identity) -> None:
-        """Delete a child that is not wanted, and that no watch shows: without labels, if it is there.
+        """Delete a child that is not wanted, and that no watch shows, as without our label; if it is there and ours.
 
         Not a claim, whose data somebody may want to keep.
         """
         kind, last = BY_NAME[identity[0]], self._applied[key][identity]
         live = await self._cluster.get(kind, service.namespace, identity[1])
-        if live is not None and kind.name != _CLAIM and is_stripped(live, last.digest, last.uid):
+        if live is not None and kind.name != _CLAIM and is_ours(live, service, last.digest, last.uid):
             logger.info("%s/%s: deleting %s %s, which is no longer needed", *key, *identity)
-            await self._cluster.delete(kind, service.namespace, identity[1], last.uid)
+            await self._cluster.delete(kind, service.namespace, identity[1], live["metadata"]["uid"])
         self._applied[key].pop(identity)
         self._field_conflicts.settled(key, identity)
 

@@ -67,15 +67,22 @@ class InTheWayError(ApiError):
         super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
 
 
+def is_ours(live: Mapping[str, Any], service: LLMService, digest: str, applied_uid: str) -> bool:
+    """Return True if a live object of a child's name is this LLMService's, also where another client has stripped it.
+
+    `digest`: of the manifest; `applied_uid`: of the object that this LLMService applied last, empty if not known.
+    """
+    return belongs_to(live, service.name, service.metadata.uid or "") or is_stripped(live, digest, applied_uid)
+
+
 def refuse_what_is_in_the_way(
     identity: Identity, live: Mapping[str, Any], service: LLMService, digest: str, applied_uid: str
 ) -> None:
     """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go.
 
-    `digest`: of the manifest; `applied_uid`: of the object that this LLMService applied last, empty if not known.
+    `digest` and `applied_uid`: as in `is_ours`.
     """
-    metadata, uid = live["metadata"], service.metadata.uid or ""
-    ours = belongs_to(live, service.name, uid) or is_stripped(live, digest, applied_uid)
+    metadata, ours = live["metadata"], is_ours(live, service, digest, applied_uid)
     if not ours and not is_of_a_namesake(live, service.name):
         raise NameTakenError(identity, live, service.name)
     if not ours and not is_going(live):
