@@ -142,18 +142,24 @@ def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
     quota = {
         "metadata": {"name": "team"},
         "status": {
-            "hard": {"requests.nvidia.com/gpu": "2", "pods": "10", "services.nodeports": "0", "limits.cpu": "0"},
+            "hard": {
+                "memory": "0",
+                "requests.nvidia.com/gpu": "2",
+                "pods": "10",
+                "services.nodeports": "0",
+                "limits.cpu": "0",
+            },
             "used": {"requests.nvidia.com/gpu": "2"},
         },
     }
-    gpu = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+    taken = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"memory": "1Gi"}}  # and so 1Gi of requests in its pods
     deployment = named("good", condition("ReplicaFailure", "True", "FailedCreate", "exceeded quota: team"))
     asked = service()
     asked["status"] |= {"replicas": 1, "desiredReplicas": 2}
     facts = Facts(
         asked,
         [WITHOUT_GPU, broken],
-        {**deployment, "spec": {"template": {"spec": gpu}}},
+        {**deployment, "spec": {"template": {"spec": {"containers": [{"resources": taken}]}}}},
         named(
             "good",
             condition("AbleToScale", "True", "SucceededRescale", "fine"),
@@ -171,10 +177,12 @@ def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
         ("pod good-2", "PullFailed"),
         ("HorizontalPodAutoscaler good", "TooManyReplicas"),
         ("ResourceQuota team", "UsedUp"),
+        ("ResourceQuota team", "UsedUp"),
         ("event of LLMService good", "Failed"),
         ("event of Pod good-2", "Failed"),
     ]
-    assert found[5].text.startswith("2 of 2 requests.nvidia.com/gpu are used")
+    assert found[5].text.startswith("0 of 0 memory are used")
+    assert found[6].text.startswith("2 of 2 requests.nvidia.com/gpu are used")
     assert report(facts, found).endswith("not looked at: events: forbidden\n")
 
 

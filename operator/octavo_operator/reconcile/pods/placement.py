@@ -103,19 +103,27 @@ def lacking(message: str) -> frozenset[str]:
 def _taken(spec: Mapping[str, Any], field: str) -> Amounts:
     """Return the pod's requests or limits as the scheduler and quotas count them.
 
-    Containers and sidecars run together, each init container beside earlier sidecars.
+    Containers and sidecars run together, each init container beside earlier sidecars. A missing request is set to the
+    limit by the API server, in pods but not in the pod template of a Deployment.
     """
     running: dict[str, Decimal] = {}
     peak: dict[str, Decimal] = {}
     for container in spec.get("initContainers") or ():
-        amounts = _amounts((container.get("resources") or {}).get(field))
+        amounts = _of_container(container, field)
         if container.get("restartPolicy") == "Always":
             running = _sum(running, amounts)
         else:
             peak = _most(peak, _sum(running, amounts))
     for container in spec.get("containers") or ():
-        running = _sum(running, _amounts((container.get("resources") or {}).get(field)))
+        running = _sum(running, _of_container(container, field))
     return _sum(_most(peak, running), _amounts(spec.get("overhead")))
+
+
+def _of_container(container: Mapping[str, Any], field: str) -> Amounts:
+    """Return a container's limits, or its requests, which are its limits where they are missing."""
+    resources = container.get("resources") or {}
+    limits = _amounts(resources.get("limits"))
+    return limits if field == "limits" else {**limits, **_amounts(resources.get("requests"))}
 
 
 def _amounts(quantities: Mapping[str, str] | None) -> Amounts:
