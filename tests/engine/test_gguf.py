@@ -152,18 +152,19 @@ def linear(writer):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "expected"),
     [
-        linear,
-        lambda writer: writer.add_rope_scaling_factor(4.0),
-        lambda writer: writer.add_float32("llama.rope.scale_linear", 4.0),
+        (linear, ("linear", 4.0)),
+        (lambda writer: writer.add_rope_scaling_factor(4.0), ("linear", 4.0)),
+        (lambda writer: writer.add_float32("llama.rope.scale_linear", 4.0), ("linear", 4.0)),
+        (lambda writer: writer.add_rope_scaling_factor(0.0), ("default", 1.0)),
     ],
-    ids=["with its type", "without a type, as llama.cpp reads it", "by the name of 2023"],
+    ids=["with its type", "without a type, as llama.cpp reads it", "by the name of 2023", "zero, likewise"],
 )
-def test_linear_rope(changes, tmp_path):
+def test_linear_rope(changes, expected, tmp_path):
     spec = read_spec(ModelFiles("test", gguf=write_gguf(reference_model(), tmp_path / "model.gguf", changes=changes)))
     (rope,) = spec.ropes
-    assert (rope.kind, rope.factor) == ("linear", 4.0)
+    assert (rope.kind, rope.factor) == expected
 
 
 SPEC_FAULTS = {

@@ -211,6 +211,13 @@ def test_other_tables_and_states_of_bitsandbytes_are_refused(tmp_path):
             lambda _: torch.frombuffer(bytearray(b'{"blocksize": 64, "shape": ["all", 256]}'), dtype=torch.uint8),
             "has a shape that is not one of rows and columns",
         ),
+        (
+            state,
+            lambda _: torch.frombuffer(
+                bytearray(b'{"blocksize": 64, "shape": [128, 256], "nested_offset": %d}' % (10**400)), dtype=torch.uint8
+            ),
+            "has a nested_offset that is not a floating-point number",
+        ),
     ):
         full = corrupt(tmp_path, name, change)
         if message:

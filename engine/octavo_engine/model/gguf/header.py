@@ -59,10 +59,13 @@ class Header:
     def rope_scaling(self) -> tuple[str, float | None]:
         """Return the type of RoPE's scaling, and the factor by which angles are slower, None if there is none.
 
-        As in llama.cpp, a factor without a type is linear scaling's; files of 2023 have it as `rope.scale_linear`.
+        As in llama.cpp, a factor without a type is linear scaling's, and 0 means that nothing is scaled; files of 2023
+        have the factor as `rope.scale_linear`.
         """
         names = [name for name in ("rope.scaling.factor", "rope.scale_linear") if self.has(name)]
-        factor = self.fields.number(self.key(names[0]), 1e-3, 1e6) if names else None
+        factor = self.fields.number(self.key(names[0]), 0, 1e6) if names else None
+        if factor == 0:
+            return "none", None
         return self.fields.text(self.key("rope.scaling.type"), default="linear" if names else "none"), factor
 
     def given(self, names: Mapping[str, str]) -> dict[str, Any]:

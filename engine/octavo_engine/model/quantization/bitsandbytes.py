@@ -122,15 +122,15 @@ class _Scales:
         if state.get("blocksize") != _BLOCK or shape[1] != columns:
             raise ValueError(f"says a shape other than {[rows, columns]} or other blocks than of {_BLOCK} numbers")
         offset = state.get("nested_offset") or 0.0
-        if not isinstance(offset, int | float):
-            raise ValueError("has a nested_offset that is not a number")
+        if not isinstance(offset, float):
+            raise ValueError("has a nested_offset that is not a floating-point number")
         if self.nested and (shape[0] < rows or state.get("nested_blocksize") != _NESTED_BLOCK):
             raise ValueError(
                 f"has double quantization over {shape[0]} rows in blocks of {state.get('nested_blocksize')}, and "
                 f"{rows} rows in blocks of {_NESTED_BLOCK} are computed"
             )
         self.found["blocks"] = -(-shape[0] * columns // _BLOCK // _NESTED_BLOCK)
-        self.found["offset"] = float(offset)
+        self.found["offset"] = offset
         self._write_if_complete()
 
     def _write_if_complete(self) -> None:
