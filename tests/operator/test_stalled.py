@@ -240,6 +240,18 @@ def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:
     assert changes.note(key, {}, False, "g") == changes.observed_template(key) == "", "the next one has nothing of it"
 
 
+def test_the_time_in_which_pods_are_refused_is_not_counted() -> None:
+    """Else a Deployment whose controller is about to make the first pod, as a quota has room again, were reported."""
+    changes, failure = UnobservedChanges(), {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+
+    def noted(now: str, *conditions: dict[str, str]) -> str:
+        status = {"observedGeneration": 1, "conditions": list(conditions)}
+        live = {"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": status}
+        return changes.note(("llm", "good"), live, False, now)
+
+    assert [noted("a"), noted("b"), noted("c", failure), noted("d"), noted("e")] == ["a", "a", "", "d", "d"]
+
+
 @pytest.mark.parametrize(
     ("spec", "has_pods", "reported"),
     [
@@ -261,7 +273,7 @@ def test_a_deployment_whose_pods_nothing_makes(spec: dict[str, Any], has_pods: b
     found = {each.type: each for each in summarize(service(), observation, "image", Result(), LATER).conditions}
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
         assert (found[kind].reason is Reason.NO_CONTROLLER) is reported
-    assert ("no pod of Deployment good is there" in found[ConditionType.STALLED].message) is reported
+    assert ("Deployment good has had no pod since" in found[ConditionType.STALLED].message) is reported
 
 
 def failed(name: str, message: str, reason: str = "UnexpectedAdmissionError", at: str = LATER) -> dict[str, Any]:

@@ -64,9 +64,9 @@ def unobserved(deployment: Mapping[str, Any], has_pods: bool, since: str, now: s
     if _is_observed(deployment):
         return Problem(
             Reason.NO_CONTROLLER,
-            f"no pod of Deployment {name} is there since {since}, and none was refused: kube-controller-manager does "
-            "not make any, or its pods have other labels than those of this LLMService; see whether it runs (kubectl "
-            f"get pods -n kube-system), and kubectl describe deployment {name}",
+            f"Deployment {name} has had no pod since {since}, and none was refused: kube-controller-manager does not "
+            "make any, or its pods have other labels than those of this LLMService; see whether it runs (kubectl get "
+            f"pods -n kube-system), and kubectl describe deployment {name}",
         )
     return Problem(
         Reason.NO_CONTROLLER,
@@ -83,14 +83,18 @@ def unobserved_patience(deployment: Mapping[str, Any], has_pods: bool, since: st
 
 
 def _waited(deployment: Mapping[str, Any], has_pods: bool, since: str, now: str) -> float | None:
-    """Return for how many seconds nothing acts; None if the controller has acted, or the pods are refused."""
-    if not since or _is_acted_on(deployment, has_pods) or refusal_of(deployment):
+    """Return for how many seconds nothing acts; None if the controller has acted."""
+    if not since or _is_acted_on(deployment, has_pods):
         return None
     return seconds_between(since, now)
 
 
 def _is_acted_on(deployment: Mapping[str, Any], has_pods: bool) -> bool:
-    """Return True if the controller has seen the last change, and there are pods where some are wanted."""
+    """Return True if the controller has seen the last change, and there are pods where some are wanted; or if it says
+    that its pods are refused, for which it is not to blame.
+    """
+    if refusal_of(deployment):
+        return True
     spec = deployment.get("spec") or {}
     wants_pods = bool(spec.get("replicas")) and not spec.get("paused")  # none is made of a paused one's first revision
     return _is_observed(deployment) and (has_pods or not wants_pods)
