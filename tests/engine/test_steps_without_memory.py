@@ -183,6 +183,10 @@ def test_a_cpu_without_memory_costs_what_a_gpu_without_costs(
     said = engine.answers({name: ASKED[name] for name in ("culprit", "short")}, allocate.__name__)
     assert said == {"culprit": ([], [], ["memory"]), "short": engine.alone["short"]}
     assert re.search("(?i)tried again: .*allocate .*; if that", engine.errors[-1])
+    with pytest.raises(torch.OutOfMemoryError) as found, as_out_of_memory():
+        allocate()
+    cause = found.value.__context__
+    assert cause is not None and cause.__traceback__ is None  # its frames would keep the attempt's memory
     with pytest.raises(RuntimeError, match="another") as other, as_out_of_memory():
         raise RuntimeError("another")
     assert other.type is RuntimeError

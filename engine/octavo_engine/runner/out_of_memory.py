@@ -16,10 +16,16 @@ def as_out_of_memory() -> Iterator[None]:
     """Raise torch.OutOfMemoryError for the errors of a CPU without memory, those of Python and numpy included."""
     try:
         yield
-    except MemoryError as error:
-        raise torch.OutOfMemoryError(str(error) or "the process got no memory") from None
-    except RuntimeError as error:
-        _, known, sizes = str(error).partition(_OF_CPU)
-        if not known:
+    except (MemoryError, RuntimeError) as error:
+        if (said := _without_memory(error)) is None:
             raise
-        raise torch.OutOfMemoryError(f"CPU out of memory: {sizes}") from None
+        error.with_traceback(None)  # the new error refers to this one, whose frames would keep the attempt's memory
+        raise torch.OutOfMemoryError(said) from None
+
+
+def _without_memory(error: Exception) -> str | None:
+    """Return what an error says about missing memory; None if it is another error."""
+    if isinstance(error, MemoryError):
+        return str(error) or "the process got no memory"
+    _, known, sizes = str(error).partition(_OF_CPU)
+    return f"CPU out of memory: {sizes}" if known else None

@@ -289,9 +289,9 @@ class Worker:
     def _in_parts(self, plan: StepPlan, timer: StepTimer) -> ForwardedStep:
         """Compute what the device has memory for; the other requests are lost, all if their logits have no room."""
         try:
-            sampled = gather_inputs(plan, self._table).sampled
-            shape = len(sampled.rows), self._decoder.spec.vocab_size
             with as_out_of_memory():
+                sampled = gather_inputs(plan, self._table).sampled
+                shape = len(sampled.rows), self._decoder.spec.vocab_size
                 logits = torch.zeros(shape, dtype=self._decoder.logits_dtype, device=self._table.device)
         except torch.OutOfMemoryError as error:
             return ForwardedStep(plan, timer, lost=self._lost(plan, error))
