@@ -25,6 +25,7 @@ from octavo_engine.model.source import resolve_model
 from octavo_engine.pooled_vectors import to_vector
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.sampling_params import SamplingParams
+from octavo_engine.signals import interrupt_waits
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -79,7 +80,7 @@ class LLM:
     def __init__(self, model: str, *, progress: LoadProgress = _silent, **settings: Any) -> None:
         config = EngineConfig(model=model, **settings)
         # First, as it takes a moment: a tokenizer that cannot be used leaves no engine with loaded weights behind.
-        files = resolve_model(model, config.revision, lambda *_: None, weights=False)
+        files = resolve_model(model, config.revision, _silent, weights=False)
         self.tokenizer: Tokenizer = load_tokenizer(files)
         self._loop = start_engine(config, progress)
         self.info = self._loop.info
@@ -122,8 +123,9 @@ class LLM:
                     refused.append((index, completion))
                     continue
                 detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
-                request_id = self._add(completion.prompt_token_ids, params, digest, pooled=pooled)
-                running[request_id] = _Running(index, completion, detokenizer)
+                with interrupt_waits():
+                    request_id = self._add(completion.prompt_token_ids, params, digest, pooled=pooled)
+                    running[request_id] = _Running(index, completion, detokenizer)
             ended = ((each.index, each.completion) for each in self._steps(running))
             for index, completion in chain(refused, ended):
                 if on_finish is not None:
@@ -206,7 +208,9 @@ class LLM:
 
     def _steps(self, running: dict[str, _Running]) -> Iterator[_Running]:
         while self._loop.has_work:
-            for output in self._loop.step().each():
+            with interrupt_waits():  # else a step's result could be lost, and the next one taken for it
+                outputs = self._loop.step()
+            for output in outputs.each():
                 request = running.get(output.request_id)
                 if request is not None and self._take(request, output):
                     yield running.pop(output.request_id)

@@ -1,10 +1,11 @@
-"""Handling of SIGTERM and SIGINT: before a server has its own handlers and after its end, and in long commands."""
+"""Handling of SIGTERM and SIGINT: before a server has its own handlers, after its end, in long commands and steps."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -32,6 +33,26 @@ def ended_at_once(note: str = "") -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interrupt_waits() -> Iterator[None]:
+    """Handle a SIGINT (Ctrl-C) that comes within the block when the block has ended, not at any place in it.
+
+    Only the main thread handles signals, so in other threads nothing interrupts the block.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handler is None:  # None: it is not one of Python's
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +78,25 @@ def test_prompts_of_an_interrupted_call_are_dropped(llm: LLM) -> None:
         llm.generate([[1], [2], [3]], each, on_finish=interrupt)
     assert llm.report().running == 0
     assert len(llm.generate([[1, 2, 3]], GREEDY)[0].token_ids) == 12
+
+
+def test_an_interrupt_within_a_step_waits_for_its_end(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its result is lost, and the loop takes each later result for that of the step before."""
+    free, executor = llm.generate([[1, 2, 3]], GREEDY), llm._loop._executor
+    result, handler = executor.result, signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupted() -> Any:
+        found = result()
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(executor, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[1], [2], [3]], GREEDY)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    signal.signal(signal.SIGINT, handler)
+    assert llm.generate([[1, 2, 3]], GREEDY) == free
 
 
 def test_a_stop_string_ends_an_answer_and_is_not_part_of_it(llm: LLM) -> None:
