@@ -47,7 +47,7 @@ _ADVICE = (
         "and it is created again",
     ),
     (
-        r'\b(?!ReplicaSet)([A-Z]\w+)(?:\.[\w.]+)? "([^"]+)" is invalid: metadata\.annotations: Too long',
+        r'(?<![\w.])(?!ReplicaSet)([A-Z]\w+)(?:\.[\w.]+)? "([^"]+)" is invalid: metadata\.annotations: Too long',
         "take annotations of other clients off {0} {1}, or make them shorter (kubectl get {0} {1} --output yaml)",
     ),
     (
@@ -68,7 +68,7 @@ _ADVICE = (
         "change the spec to what {0} allows, or have its administrator exempt the operator's objects",
     ),
     (
-        r"are controlled by multiple HPAs: \[([^\]]+)\]",
+        r"are controlled by multiple HPAs: \[([^\[\]]+)\]",
         "none of {0} scales while there are several: keep one",
     ),
     (
