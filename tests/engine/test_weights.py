@@ -170,6 +170,24 @@ def test_wrong_tensors_are_named(checkpoint, change, parts):
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("family", "fields", "part"),
+    [
+        ("Cohere", {"use_qk_norm": True}, "q_norm.weight"),
+        ("Ernie", {"use_task_id": True, "is_decoder": True}, "task_type_embeddings.weight"),
+    ],
+)
+def test_nan_is_refused_in_tensors_that_are_not_copied_as_they_are(family, fields, part, tmp_path):
+    """The norms of single heads, whose columns have another order, and the row that is added to another table."""
+    directory = save(reference_model(family, **fields), tmp_path)
+    change_tensors(
+        directory / "model.safetensors",
+        lambda t: [tensor[0].fill_(torch.nan) for name, tensor in t.items() if name.endswith(part)],
+    )
+    with pytest.raises(ModelLoadError, match=f"{part}' holds a number that is not finite"):
+        load(directory)
+
+
 def test_a_config_that_promises_more_than_the_files_hold_allocates_nothing(checkpoint, monkeypatch):
     config = json.loads((checkpoint / "config.json").read_text())
     config.update(hidden_size=1 << 18, intermediate_size=1 << 20, num_hidden_layers=2000, vocab_size=1 << 24)
