@@ -51,8 +51,9 @@ def replicas(proposals: list[tuple[float, int]], rules: dict[str, Any], start: i
     """The replicas after each of the proposals, each with its time."""
     history, found, current = History(), [], start
     for now, proposed in proposals:
-        current = decide(current, proposed, 1, most, rules, history, now).replicas
-        found.append(current)
+        after = decide(current, proposed, 1, most, rules, history, now).replicas
+        history.changes.append((now, after - current))
+        found.append(current := after)
     return found
 
 

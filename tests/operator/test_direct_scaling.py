@@ -95,6 +95,16 @@ async def test_more_than_the_load_asks_for_is_not_called_the_least_number() -> N
     ] == "at 3 (2 are still loading), and shrinks as fast as spec.autoscaling.behavior lets it"
 
 
+async def test_a_change_that_is_refused_delays_no_later_one() -> None:
+    world = World(behavior={"scaleUp": {"stabilizationWindowSeconds": 0, "policies": [ONE_A_MINUTE]}})
+    found = []
+    for world.refuses in (True, False, False):
+        await world.look()
+        found.append(world.deployment["spec"]["replicas"])
+        world.seconds += 15
+    assert found == [1, 2, 2]
+
+
 async def test_a_new_leader_reports_when_the_last_one_scaled() -> None:
     world, reported = World(), "2026-01-01T11:00:00Z"
     world.waiting, world.service["status"]["autoscaling"] = 4, {"lastScaleTime": reported}

@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 3600.0  # of a stabilization window and of a policy's period
 
 @dataclass
 class History:
-    """The proposals, and the changes of replicas, each with its time in seconds; the newest last."""
+    """The proposals, and the changes of replicas that were made, each with its time in seconds; the newest last."""
 
     proposals: list[tuple[float, int]] = field(default_factory=list)
     changes: list[tuple[float, int]] = field(default_factory=list)
@@ -50,7 +50,10 @@ def _one_proposal(current: int, total: float, target: float) -> int:
 def decide(
     current: int, proposed: int, floor: int, most: int, behavior: Mapping[str, Any], history: History, now: float
 ) -> Decision:
-    """Return the replicas to have after `proposed` was computed; takes it into the `history`."""
+    """Return the replicas to have after `proposed` was computed; takes it into the `history`.
+
+    The change is not in the history before the caller has made it: one that is refused uses up no policy.
+    """
     history.forget_before(now)
     if not history.proposals:  # a new leader: what is there was wanted until now
         history.proposals.append((now, current))
@@ -64,8 +67,6 @@ def decide(
         reason = "TooManyReplicas"
     elif bounded == floor and min(limit, proposed) < floor:
         reason = "TooFewReplicas"
-    if bounded != current:
-        history.changes.append((now, bounded - current))
     return Decision(bounded, reason)
 
 

@@ -105,6 +105,7 @@ class DirectScaler:
                 logger.info("%s/%s: scaling from %d to %d replicas", *key, current, decision.replicas)
                 await self._cluster.scale(BY_NAME["Deployment"], *key, decision.replicas)
                 other.expected = decision.replicas
+                self._histories[key].changes.append((self._clock(), decision.replicas - current))
             report = _report(decision, load, current, self._last_change(key, service, decision.replicas != current))
         except OtherScalerError as error:
             report = _unable(Reason.FIELD_CONFLICT, str(error), current)
