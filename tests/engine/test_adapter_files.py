@@ -315,7 +315,8 @@ def test_names_and_types_that_peft_has_written_are_read(tmp_path: Path) -> None:
     ("base", "served", "warns"),
     [
         ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct", True),
-        ("unsloth/llama-3.1-8b-instruct-bnb-4bit", "meta-llama/Llama-3.1-8B-Instruct", False),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "meta-llama/Llama-3.1-8B-Instruct", False),
+        ("openai/gpt-oss-20b", "unsloth/gpt-oss-20b-BF16", False),
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-FP8", False),
         ("owner/phi4mini", "other/phi4", True),
         ("/home/me/checkpoint", "owner/model", False),

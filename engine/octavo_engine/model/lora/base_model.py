@@ -9,17 +9,18 @@ import re
 
 from octavo_engine.model.source import is_hub_id
 
-_QUANTIZED = re.compile(
-    r"[-_.](gguf|awq|gptq|bnb|nf4|quantized|unsloth|dynamic|(nv|mx)?fp[48]|int[48]|[48]-?bit|w\d+a\d+)\b.*"
+_NUMBER_TYPE = re.compile(
+    r"[-_.](gguf|awq|gptq|bnb|nf4|qat|bf16|quantized|unsloth|dynamic|(nv|mx)?fp[48]|int[48]|[48]-?bit|w\d+a\d+)\b.*"
 )
-"""The end of a name that says how a copy of a model is quantized."""
+"""The end of a name that says in which numbers a copy of a model is stored."""
 
 
 def warn_of_base(trained_on: str, served: str) -> str:
     """Return a sentence if an adapter was trained on another Hugging Face repository than the served one, else "".
 
-    `trained_on` is `base_model_name_or_path` of its configuration. Owners and ends that name a quantization are not
-    compared, and neither are names that are no Hugging Face ids.
+    `trained_on` is `base_model_name_or_path` of its configuration. Owners and ends that name a type of numbers are not
+    compared, nor is `Meta-`, which Llama 3.1's repositories have lost. Names that are no Hugging Face ids are not
+    compared at all.
     """
     if not (is_hub_id(trained_on) and is_hub_id(served)) or _model_name(trained_on) == _model_name(served):
         return ""
@@ -30,4 +31,5 @@ def warn_of_base(trained_on: str, served: str) -> str:
 
 
 def _model_name(hub_id: str) -> str:
-    return _QUANTIZED.sub("", hub_id.rpartition("/")[2].lower())
+    name = hub_id.rpartition("/")[2].lower()
+    return _NUMBER_TYPE.sub("", name).removeprefix("meta-")
