@@ -80,7 +80,7 @@ class LLM:
     def __init__(self, model: str, *, progress: LoadProgress = _silent, **settings: Any) -> None:
         config = EngineConfig(model=model, **settings)
         # First, as it takes a moment: a tokenizer that cannot be used leaves no engine with loaded weights behind.
-        files = resolve_model(model, config.revision, _silent, weights=False)
+        files = resolve_model(model, config.revision, progress, weights=False)
         self.tokenizer: Tokenizer = load_tokenizer(files)
         self._loop = start_engine(config, progress)
         self.info = self._loop.info
