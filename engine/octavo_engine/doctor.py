@@ -99,8 +99,9 @@ def _gpus() -> Iterator[Result]:
 
 def _cpu() -> Iterator[Result]:
     from octavo_engine.kernels.cpu.build import BuildError, OldCPUError, built_library
+    from octavo_engine.runner.cores import usable_cores
 
-    cores = f"{len(os.sched_getaffinity(0))} cores"
+    cores = f"{usable_cores()} cores"
     try:
         library = built_library()
     except BuildError as error:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import numpy as np
@@ -286,6 +286,16 @@ def compiled(masks: GrammarMasks, name: str) -> None:
     matcher = masks._answers[name].matcher
     assert matcher is not None
     matcher.exception()
+
+
+def test_half_of_the_cores_that_a_container_may_use_compute_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo_engine.structured import grammar_masks
+
+    threads: list[int] = []
+    monkeypatch.setattr(grammar_masks, "usable_cores", lambda: 6)
+    monkeypatch.setattr(grammar_masks, "LLExecutor", threads.append)
+    GrammarMasks(lambda: cast("LLTokenizer", None), 8)
+    assert threads[0] == 3
 
 
 def test_a_compiled_grammar_is_used_again_and_few_are_kept(

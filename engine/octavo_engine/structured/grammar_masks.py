@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from torch import Tensor
 
 from octavo_engine.core.request import Request
+from octavo_engine.runner.cores import usable_cores
 from octavo_engine.structured.grammar import LIMITS, GrammarError, reason, without_forcing
 from octavo_engine.structured.grammars_in_use import GrammarsInUse, KeptGrammars
 from octavo_engine.structured.mask_provider import MaskRow, RowMasks
@@ -47,7 +47,7 @@ class GrammarMasks:
         self._words = -(-vocab_size // _BITS)
         self._load_vocabulary = load_vocabulary
         self._thread = TenantTurns("octavo-grammar")
-        self._executor = LLExecutor(max(1, (os.cpu_count() or 1) // 2))
+        self._executor = LLExecutor(max(1, usable_cores() // 2))
         self._first_executor = LLExecutor(1)
         """Computes the first masks of grammars, for which the masks of a step must not wait."""
         self._vocabulary: LLTokenizer | None = None
