@@ -10,7 +10,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-_READY_WITHIN = 300.0
+_READY_WITHIN = 600.0
+"""Seconds: with an empty cache, vLLM compiles for minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from bench.peers import Served, free_port, wait_ready
 
+_END_SECONDS = 30.0
+
 
 def version(python: Path) -> str:
     """Return the versions of vLLM and torch that `python` imports."""
@@ -53,9 +55,18 @@ def vllm(python: Path, model: str, dtype: str, max_model_len: int) -> Iterator[S
                 wait_ready(process, f"http://127.0.0.1:{port}/health", folder / "log")
                 yield Served(f"http://127.0.0.1:{port}", time.perf_counter() - started)
             finally:
-                process.terminate()
+                _end(process)
     finally:
         shutil.rmtree(folder)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Terminate the server; kill it if it goes on, as vLLM does while it starts."""
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _write_checkpoint(model: str, dtype: str, folder: Path) -> None:
