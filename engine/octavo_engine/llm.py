@@ -138,6 +138,8 @@ class LLM:
         self, conversations: Sequence[Sequence[Message]], sampling: SamplingParams, **options: Any
     ) -> list[Completion]:
         """Render conversations with the model's chat template and answer them as `generate` does."""
+        if any(isinstance(each, Mapping) for each in conversations):
+            raise TypeError("conversations must be a sequence of lists of messages: put a single list into a list")
         return self.generate([self.encode_chat(messages) for messages in conversations], sampling, **options)
 
     def embed(self, prompts: Sequence[Prompt]) -> list[Embedding]:
