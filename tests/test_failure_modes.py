@@ -267,7 +267,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "client has added annotations of nearly 256 KiB)":
         """operator/test_stalled.py test_a_deployment_that_its_controller_does_not_look_at
             operator/test_reconciler.py
-            test_a_change_that_no_controller_acts_on_is_reported_once_it_lasts_and_no_longer_when_one_does""",
+            test_what_no_controller_acts_on_is_reported_once_it_lasts_and_no_longer_when_one_does""",
     },
     "Nodes, volumes and other objects": {
         "a node does not answer (NotReady)":
@@ -432,6 +432,10 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_the_status
             operator/test_field_conflicts.py test_drift_is_reverted_at_once_and_a_conflict_once_a_minute
             test_another_operator_of_octavo_is_reported_as_such""",
+        "a second operator, with the same settings, manages the same LLMServices":
+        """operator/test_status_writes.py
+            test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_the_status
+            monitoring/test_operator_rules.py test_what_fires""",
         "the CRD is deleted":
         """operator/test_reopening.py test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on
             operator/test_operator_metrics.py
