@@ -298,7 +298,7 @@ FILE_FAULTS = {
     ),
     "no architecture": (
         header(0, 0) + PADDING,
-        "architecture '' is not supported (supported: llama, qwen2, qwen3, qwen2moe, qwen3moe, ",
+        "architecture '' is not supported (supported: ",
     ),
     "another architecture": (
         header(0, 1, text("general.architecture") + struct.pack("<I", STRING) + text("mamba")) + PADDING,

@@ -9,7 +9,8 @@ import numpy as np
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.gguf.architectures import GGUFArchitecture, gguf_architecture
+from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.architectures import gguf_architecture
 from octavo_engine.model.gguf.file import GGUFFile, dequantize_rows, read_gguf
 from octavo_engine.model.gguf.header import Header
 

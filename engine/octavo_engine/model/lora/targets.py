@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf.architectures import GGUFArchitecture
+from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear

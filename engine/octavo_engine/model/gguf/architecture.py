@@ -1,0 +1,46 @@
+"""What is particular to the files of one GGUF architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.spec_changes import ungrouped_qkv, with_ropes
+from octavo_engine.model.spec import ModelSpec
+
+
+def _nothing(_header: Header) -> dict[str, Any]:
+    return {}
+
+
+def _unchanged(spec: ModelSpec) -> ModelSpec:
+    return spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GGUFArchitecture:
+    """How files of one `general.architecture`, with experts or without, are read."""
+
+    name: str
+    model_class: str
+    """The name of the model's class in config.json, by which the family is found."""
+    experts: bool = False
+    other_classes: tuple[str, ...] = ()
+    """Further model classes that are converted to the same architecture and computed in the same way."""
+    read: Callable[[Header], dict[str, Any]] = _nothing
+    """Fields of config.json beside those that all architectures have."""
+    change: Callable[[ModelSpec], ModelSpec] = _unchanged
+    """Changes the spec where GGUF files store tensors in another way than Hugging Face's checkpoints."""
+    interleaves_rope: bool = False
+    """Whether the rows of query and key are permuted, so that rotated pairs lie side by side; in layers without RoPE,
+    too."""
+    ungroups_qkv: bool = False
+    """Whether the file has all rows of query, then of key, then of value, where the checkpoint has the heads of one KV
+    head after another's."""
+
+    def of_file(self, spec: ModelSpec) -> ModelSpec:
+        """Return `spec` with the changes for GGUF files."""
+        spec = with_ropes(spec, interleaved=True) if self.interleaves_rope else spec
+        return self.change(ungrouped_qkv(spec) if self.ungroups_qkv else spec)

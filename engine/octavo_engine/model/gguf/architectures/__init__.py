@@ -1,0 +1,32 @@
+"""The architectures of GGUF files that are read: a file for each kind of model."""
+
+from __future__ import annotations
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.architectures.dense import DENSE
+from octavo_engine.model.gguf.architectures.experts import EXPERTS
+from octavo_engine.model.gguf.architectures.layer_norm import LAYER_NORM
+from octavo_engine.model.gguf.header import Header
+
+ARCHITECTURES = (*DENSE, *EXPERTS, *LAYER_NORM)
+
+
+def gguf_architecture(header: Header) -> GGUFArchitecture:
+    """Return the architecture of a file; ModelLoadError if its files are not read."""
+    experts = header.integer("expert_count", 0, 1 << 16, default=0) > 0
+    of_name = [each for each in ARCHITECTURES if each.name == header.file.architecture]
+    for architecture in of_name:
+        if architecture.experts == experts:
+            return architecture
+    kind = "the GGUF architecture"
+    if of_name:
+        kind += " with experts" if experts else " without experts"
+    supported = ", ".join(sorted({each.name for each in ARCHITECTURES}))
+    name = header.file.architecture
+    raise ModelLoadError(f"{header.fields.origin}: {kind} {name!r} is not supported (supported: {supported})")
+
+
+def architecture_of(model_class: str) -> GGUFArchitecture | None:
+    """Return the GGUF architecture of a model class; None if GGUF files of it are not read."""
+    return next((each for each in ARCHITECTURES if model_class in (each.model_class, *each.other_classes)), None)

@@ -1,0 +1,61 @@
+"""GGUF files of mixtures of experts with plain attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields
+from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.spec_changes import numbered_experts, of_gpt_oss
+
+
+def _mixtral_fields(header: Header) -> dict[str, Any]:
+    """Return Mixtral's fields."""
+    return {**experts_fields(header), "sliding_window": None}
+
+
+def _qwen2_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Qwen 2's mixtures of experts."""
+    shared = header.integer("expert_shared_feed_forward_length")
+    return {**experts_fields(header), "shared_expert_intermediate_size": shared, "norm_topk_prob": False}
+
+
+def _qwen3_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Qwen 3's mixtures of experts."""
+    return {**experts_fields(header), "norm_topk_prob": True}
+
+
+def _granite_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Granite's mixtures of experts."""
+    shared = header.integer("expert_shared_feed_forward_length", 0, default=0)
+    return {**granite_fields(header), **experts_fields(header), "shared_intermediate_size": shared}
+
+
+def _gpt_oss_fields(header: Header) -> dict[str, Any]:
+    """Return gpt-oss's fields."""
+    width = header.integer("expert_feed_forward_length")
+    window = header.integer("attention.sliding_window")
+    return {**experts_fields(header), "intermediate_size": width, "sliding_window": window}
+
+
+EXPERTS = (
+    GGUFArchitecture(
+        name="llama", model_class="MixtralForCausalLM", experts=True, read=_mixtral_fields, interleaves_rope=True
+    ),
+    GGUFArchitecture(name="qwen2moe", model_class="Qwen2MoeForCausalLM", experts=True, read=_qwen2_moe_fields),
+    GGUFArchitecture(name="qwen3moe", model_class="Qwen3MoeForCausalLM", experts=True, read=_qwen3_moe_fields),
+    GGUFArchitecture(
+        name="granitemoe",
+        model_class="GraniteMoeSharedForCausalLM",
+        other_classes=("GraniteMoeForCausalLM",),
+        experts=True,
+        read=_granite_moe_fields,
+        change=numbered_experts,
+        interleaves_rope=True,
+    ),
+    GGUFArchitecture(name="olmoe", model_class="OlmoeForCausalLM", experts=True, read=experts_fields),
+    GGUFArchitecture(
+        name="gpt-oss", model_class="GptOssForCausalLM", experts=True, read=_gpt_oss_fields, change=of_gpt_oss
+    ),
+)

@@ -1,0 +1,61 @@
+"""GGUF files of dense models with LayerNorm: learned positions, ALiBi or RoPE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.spec_changes import as_rows, norms_as_stored
+
+
+def _stablelm_fields(header: Header) -> dict[str, Any]:
+    """Return StableLM's fields."""
+    parallel = header.fields.boolean(header.key("use_parallel_residual"), True)
+    return {"use_parallel_residual": parallel, "use_qkv_bias": header.stored("attn_q.bias")}
+
+
+def _neox_fields(header: Header) -> dict[str, Any]:
+    """Return GPT-NeoX's fields."""
+    parallel = header.fields.boolean(header.key("use_parallel_residual"), True)
+    hidden, heads = header.integer("embedding_length", 1, 1 << 20), header.integer("attention.head_count", 1, 1 << 16)
+    size = max(1, hidden // heads)
+    rotated = header.integer("rope.dimension_count", 1, 1 << 16, default=size)
+    return {"use_parallel_residual": parallel, "rotary_pct": rotated / size}
+
+
+def _falcon_fields(header: Header) -> dict[str, Any]:
+    """Return Falcon's fields: the first one has one KV head, later ones several, and one norm or two in each layer."""
+    kv_heads = header.integer("attention.head_count_kv", default=1)
+    norms = 2 if header.stored("attn_norm_2.weight") else 1
+    new = kv_heads > 1 or norms == 2
+    width = header.integer("feed_forward_length")
+    shape = {"num_ln_in_parallel_attn": norms, "num_kv_heads": kv_heads, "ffn_hidden_size": width}
+    return {"new_decoder_architecture": new, **shape}
+
+
+def _gpt2_fields(header: Header) -> dict[str, Any]:
+    """Return GPT-2's fields."""
+    return {"n_inner": header.integer("feed_forward_length")}
+
+
+def _starcoder2_fields(header: Header) -> dict[str, Any]:
+    """Return StarCoder 2's fields."""
+    return {"norm_epsilon": header.number("attention.layer_norm_epsilon"), "use_bias": True}
+
+
+def _nemotron_fields(header: Header) -> dict[str, Any]:
+    """Return Nemotron's fields."""
+    return {"norm_eps": header.number("attention.layer_norm_epsilon")}
+
+
+LAYER_NORM = (
+    GGUFArchitecture(name="phi2", model_class="PhiForCausalLM"),
+    GGUFArchitecture(name="starcoder2", model_class="Starcoder2ForCausalLM", read=_starcoder2_fields),
+    GGUFArchitecture(name="stablelm", model_class="StableLmForCausalLM", read=_stablelm_fields),
+    GGUFArchitecture(name="nemotron", model_class="NemotronForCausalLM", read=_nemotron_fields, change=norms_as_stored),
+    GGUFArchitecture(name="falcon", model_class="FalconForCausalLM", read=_falcon_fields, ungroups_qkv=True),
+    GGUFArchitecture(name="gpt2", model_class="GPT2LMHeadModel", read=_gpt2_fields, change=as_rows),
+    GGUFArchitecture(name="bloom", model_class="BloomForCausalLM", ungroups_qkv=True),
+    GGUFArchitecture(name="gptneox", model_class="GPTNeoXForCausalLM", read=_neox_fields, ungroups_qkv=True),
+)

@@ -1,0 +1,141 @@
+"""transformers models of many families as GGUF files, with the keys and tensors of llama.cpp's converter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.constants import GGMLQuantizationType as Kind
+from gguf.quants import quantize
+from gguf_writer import permute
+
+Tensors = Iterator[tuple[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One architecture's files."""
+
+    family: str
+    """transformers' class without ForCausalLM."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of the configuration that models are made with."""
+    keys: Callable[[Any], dict[str, Any]] = lambda config: {}
+    """Of the configuration: keys without the architecture's name."""
+    convert: Callable[[Any, str, np.ndarray], Tensors] = lambda config, name, array: iter([(name, array)])
+    """One of the model's tensors as those that are stored; a name that begins with `blk.` is stored as it is."""
+    vectors: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
+    layer_norm: bool = False
+
+
+def permuted(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Rows of query and key as pairs that rotate together."""
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    part = name.split(".")[-2]
+    yield name, permute(array, heads[part]) if part in heads else array
+
+
+def granite(config: Any) -> dict[str, Any]:
+    """Its four scales."""
+    return {
+        "attention.scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+    }
+
+
+SCALES = {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.7,
+    "logits_scaling": 2.0,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 12.0,
+    "beta_slow": 0.5,
+}
+
+
+def window(config: Any) -> dict[str, Any]:
+    """The tokens that layers with a window see."""
+    return {"attention.sliding_window": config.sliding_window or 0}
+
+
+def yarn(config: Any) -> dict[str, Any]:
+    """Return the keys of a model whose context was extended with YaRN."""
+    return {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": config.rope_parameters["factor"],
+        "rope.scaling.original_context_length": config.rope_parameters["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": config.rope_parameters["beta_fast"],
+        "rope.scaling.yarn_beta_slow": config.rope_parameters["beta_slow"],
+    }
+
+
+def _common(config: Any, case: Case) -> dict[str, Any]:
+    heads = config.num_attention_heads
+    rope = getattr(config, "rope_parameters", None) or {}
+    full = rope.get("full_attention", rope)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    width = 4 * config.hidden_size if case.family in ("GPT2", "Bloom", "Falcon") else config.intermediate_size
+    names = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
+    eps = next((getattr(config, name) for name in names if hasattr(config, name)), 1e-5)
+    norm = "layer_norm_epsilon" if case.layer_norm else "layer_norm_rms_epsilon"
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    if case.family == "Falcon":
+        kv_heads = config.num_kv_heads if config.new_decoder_architecture else 1
+    found = {
+        "block_count": config.num_hidden_layers,
+        "context_length": getattr(config, "max_position_embeddings", None) or 512,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": width,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        f"attention.{norm}": eps if case.layer_norm else config.rms_norm_eps,
+        "rope.dimension_count": int(head_dim * full.get("partial_rotary_factor", 1.0)),
+        "rope.freq_base": full.get("rope_theta", 10000.0),
+    }
+    return found | ({} if head_dim * heads == config.hidden_size else {"attention.key_length": head_dim})
+
+
+def write(model: Any, path: Path, architecture: str, case: Case, kind: Kind = Kind.F32) -> Path:
+    """`model`, which is of the case's family, as a file whose matrices are of a type."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in {**_common(config, case), **case.keys(config)}.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add[type(value)](f"{architecture}.{key}", value)
+    number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == architecture)
+    mapping = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    for key, tensor in model.state_dict().items():
+        if key in ("lm_head.weight", "embed_out.weight") and config.tie_word_embeddings:
+            continue
+        for stored, array in case.convert(config, key, tensor.numpy()):
+            bare = stored.removeprefix("transformer.") if case.family == "Bloom" else stored
+            theirs = stored if stored.startswith("blk.") else mapping.get_name(bare, (".weight", ".bias"))
+            assert theirs is not None, stored
+            _add(writer, theirs, array, kind)
+    for key, array in case.vectors(config).items():
+        writer.add_tensor(key, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(writer: gguf.GGUFWriter, name: str, array: np.ndarray, kind: Kind) -> None:
+    block = gguf.GGML_QUANT_SIZES[kind][0]
+    if array.ndim > 1 and kind is not Kind.F32 and array.shape[-1] % block == 0:
+        writer.add_tensor(name, quantize(array, kind), raw_dtype=kind)
+    else:
+        writer.add_tensor(name, np.ascontiguousarray(array, np.float32))

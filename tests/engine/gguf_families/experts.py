@@ -1,0 +1,96 @@
+"""The cases of `model/gguf/architectures/experts.py`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gguf_families.case import SCALES, YARN, Case, Tensors, granite, permuted, window, yarn
+
+
+def stacked(config: Any, name: str, array: np.ndarray, *, rope: bool = False) -> Tensors:
+    """Experts' gate and up apart; a gate to one number as a vector."""
+    block = f"blk.{name.split('.')[2]}" if name.startswith("model.layers.") else ""
+    if name.endswith(("experts.gate_up_proj", "input_linear.weight")) and array.ndim == 3:
+        gate, up = np.split(array, 2, axis=1)
+        yield f"{block}.ffn_gate_exps.weight", gate
+        yield f"{block}.ffn_up_exps.weight", up
+    elif name.endswith(("experts.down_proj", "output_linear.weight")) and array.ndim == 3:
+        yield f"{block}.ffn_down_exps.weight", array
+    elif name.endswith("shared_mlp.input_linear.weight"):
+        gate, up = np.split(array, 2)
+        yield f"{block}.ffn_gate_shexp.weight", gate
+        yield f"{block}.ffn_up_shexp.weight", up
+    elif name.endswith("shared_mlp.output_linear.weight"):
+        yield f"{block}.ffn_down_shexp.weight", array
+    elif name.endswith("mlp.gate.weight") or ".router." in name:
+        yield f"{block}.ffn_gate_inp.weight", array
+    elif rope:
+        yield from permuted(config, name, array)
+    else:
+        yield name, np.squeeze(array)
+
+
+def of_gpt_oss(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Columns of gate and up lie in turn in the checkpoint, and all matrices of experts are transposed."""
+    block = f"blk.{name.split('.')[2]}" if name.startswith("model.layers.") else ""
+    ending = "bias" if name.endswith("bias") else "weight"
+    if ".experts.gate_up_proj" in name:
+        for which, part in (("gate", array[..., ::2]), ("up", array[..., 1::2])):
+            rows = part if ending == "bias" else part.swapaxes(1, 2)
+            yield f"{block}.ffn_{which}_exps.{ending}", np.ascontiguousarray(rows)
+    elif ".experts.down_proj" in name:
+        yield f"{block}.ffn_down_exps.{ending}", array if ending == "bias" else array.swapaxes(1, 2).copy()
+    elif name.endswith("sinks"):
+        yield f"{block}.attn_sinks.weight", array
+    elif ".router." in name:
+        yield f"{block}.ffn_gate_inp.{ending}", array
+    else:
+        yield name, array
+
+
+def experts(config: Any) -> dict[str, Any]:
+    """Return the keys of a mixture of experts."""
+    count = getattr(config, "num_experts", None) or config.num_local_experts
+    width = getattr(config, "moe_intermediate_size", None)
+    width_key = {} if width is None else {"expert_feed_forward_length": width}
+    return {"expert_count": count, "expert_used_count": config.num_experts_per_tok, **width_key}
+
+
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+EXPERTS: dict[str, Case] = {
+    "llama, experts": Case("Mixtral", LOCAL, experts, partial(stacked, rope=True)),
+    "qwen2moe": Case(
+        "Qwen2Moe",
+        {**MOE, "shared_expert_intermediate_size": 48},
+        lambda config: {**experts(config), "expert_shared_feed_forward_length": 48},
+        stacked,
+    ),
+    "qwen3moe": Case("Qwen3Moe", {**MOE, "norm_topk_prob": True, "head_dim": 16}, experts, stacked),
+    "granitemoe": Case(
+        "GraniteMoe", {**SCALES, **LOCAL}, lambda c: {**granite(c), **experts(c)}, partial(stacked, rope=True)
+    ),
+    "granitemoe, shared": Case(
+        "GraniteMoeShared",
+        {**SCALES, **LOCAL, "shared_intermediate_size": 48},
+        lambda c: {**granite(c), **experts(c), "expert_shared_feed_forward_length": 48},
+        partial(stacked, rope=True),
+    ),
+    "olmoe": Case("Olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, experts, stacked),
+    "gpt-oss": Case(
+        "GptOss",
+        {**LOCAL, "head_dim": 16, "sliding_window": 4, "rope_parameters": {**YARN, "truncate": False}},
+        lambda config: {
+            **experts(config),
+            **window(config),
+            **yarn(config),
+            "expert_feed_forward_length": config.intermediate_size,
+        },
+        of_gpt_oss,
+    ),
+}
