@@ -301,8 +301,8 @@ FILE_FAULTS = {
         "architecture '' is not supported (supported: ",
     ),
     "another architecture": (
-        header(0, 1, text("general.architecture") + struct.pack("<I", STRING) + text("mamba")) + PADDING,
-        "architecture 'mamba' is not supported (supported: llama, qwen2, qwen3, qwen2moe, qwen3moe, ",
+        header(0, 1, text("general.architecture") + struct.pack("<I", STRING) + text("rwkv7")) + PADDING,
+        "architecture 'rwkv7' is not supported (supported: ",
     ),
 }
 
