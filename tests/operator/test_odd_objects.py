@@ -19,7 +19,7 @@ from octavo_operator.reconcile.rollout.rollout import rollout_state
 from octavo_operator.reconcile.status.facts import Result
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.summarize import summarize
-from octavo_operator.reconcile.status.unobserved import unobserved_patience
+from octavo_operator.reconcile.status.unobserved import UnobservedChanges
 from octavo_operator.reconcile.watching.watches import _was_changed
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
@@ -105,12 +105,13 @@ def test_what_may_be_missing_ends_no_pass(keep: float) -> None:
             seen[kind] = trimmed(kind, body)
         slices, pods = (seen.pop(ENDPOINT_SLICE),), (seen.pop(POD),)
         children = {(kind.name, "good"): child for kind, child in seen.items()}
-        deployment = children["Deployment", "good"]
+        deployment, changes = children["Deployment", "good"], UnobservedChanges()
         for service in services:
             state = rollout_state(service.spec.rollout, deployment, views(service, pods), NOW)
-            summarize(service, Observation({}, children, pods, slices=slices), "image", Result(rollout=state), NOW)
+            observed = Observation({}, children, pods, slices=slices, unobserved_since=THEN)
+            changes.note(("llm", "good"), observed, NOW)
+            summarize(service, observed, "image", Result(rollout=state), NOW)
             patience_seconds(views(service, pods), NOW)
-        unobserved_patience(deployment, False, NOW, NOW)
 
 
 async def test_an_llmservice_of_another_shape_ends_no_watch() -> None:

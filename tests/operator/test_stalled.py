@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,13 +207,12 @@ def test_both_conditions_are_always_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "observed", "judged"),
-    [("00:00:10Z", 1, "Failed"), ("00:00:30Z", 1, "InProgress"), ("00:00:10Z", 2, "InProgress")],
+    ("since", "judged"),
+    [("2026-01-01T00:00:10Z", "Failed"), ("2026-01-01T00:00:30Z", "InProgress"), ("", "InProgress")],
     ids=["for long", "just now", "looked at"],
 )
-def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observed: int, judged: str) -> None:
-    (identity, live), *_ = deployment(total=0, updated=0, observedGeneration=observed).items()
-    since = f"2026-01-01T{changed}"
+def test_a_deployment_that_its_controller_does_not_look_at(since: str, judged: str) -> None:
+    (identity, live), *_ = deployment(total=0, updated=0, observedGeneration=1 if since else 2).items()
     observation = Observation({}, {identity: live}, (pod(),), unobserved_since=since)
     found = summarize(service(), observation, "image", Result(), LATER)
     assert kstatus(found.as_object()) == judged
@@ -222,54 +222,56 @@ def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observe
     assert ("whether its log names this Deployment" in messages[ConditionType.DEGRADED]) is reported
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
         assert (reasons[kind] is Reason.NO_CONTROLLER) is reported
-    assert unobserved_patience(live, True, since, LATER) == ([15.0] if changed == "00:00:30Z" else [])
+    assert unobserved_patience(since, LATER) == ([15.0] if "00:00:30Z" in since else [])
 
 
 def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:
     """Neither an autoscaler's change nor the next one of many is an old one."""
     changes, key = UnobservedChanges(), ("llm", "good")
 
-    def noted(generation: int, observed: int, now: str) -> str:
+    def noted(generation: int, observed: int, now: str, template: str = "") -> str:
         live = {"metadata": {"generation": generation}, "status": {"observedGeneration": observed}}
-        return changes.note(key, live, True, now)
+        children = {("Deployment", "good"): {**live, "template": template}}
+        return changes.note(key, Observation({}, children, (pod(),)), now)
 
     moments = [noted(2, 1, "a"), noted(3, 1, "b"), noted(4, 3, "c"), noted(4, 4, "d"), noted(5, 4, "e")]
     assert moments == ["a", "a", "c", "", "e"]
-    changes.note(key, {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}, "template": "x"}, True, "f")
+    noted(1, 1, "f", template="x")
     assert changes.observed_template(key) == "x"
-    assert changes.note(key, {}, False, "g") == changes.observed_template(key) == "", "the next one has nothing of it"
+    assert changes.note(key, Observation({}), "g") == changes.observed_template(key) == "", "the next has nothing of it"
 
 
 def test_the_time_in_which_pods_are_refused_is_not_counted() -> None:
     """Else a Deployment whose controller is about to make the first pod, as a quota has room again, were reported."""
     changes, failure = UnobservedChanges(), {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
 
-    def noted(now: str, *conditions: dict[str, str]) -> str:
+    def noted(now: str, *conditions: dict[str, str], pods: tuple[dict[str, Any], ...] = ()) -> str:
         status = {"observedGeneration": 1, "conditions": list(conditions)}
         live = {"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": status}
-        return changes.note(("llm", "good"), live, False, now)
+        return changes.note(("llm", "good"), Observation({}, {("Deployment", "good"): live}, pods), now)
 
     assert [noted("a"), noted("b"), noted("c", failure), noted("d"), noted("e")] == ["a", "a", "", "d", "d"]
+    assert noted("f", pods=(failed("a", NO_DEVICE),)) == "f", "nor that of pods that fail as fast as they are made"
 
 
 @pytest.mark.parametrize(
-    ("spec", "has_pods", "reported"),
+    ("spec", "phase", "reported"),
     [
-        ({"replicas": 1}, False, True),
-        ({"replicas": 1}, True, False),
-        ({"replicas": 0}, False, False),
-        ({"replicas": 1, "paused": True}, False, False),
+        ({"replicas": 1}, None, True),
+        ({"replicas": 1}, "Failed", True),
+        ({"replicas": 1}, "Running", False),
+        ({"replicas": 0}, None, False),
+        ({"replicas": 1, "paused": True}, None, False),
     ],
-    ids=["no pod", "pods", "none wanted", "paused"],
+    ids=["no pod", "one evicted", "pods", "none wanted", "paused"],
 )
-def test_a_deployment_whose_pods_nothing_makes(spec: dict[str, Any], has_pods: bool, reported: bool) -> None:
+def test_a_deployment_whose_pods_nothing_makes(spec: dict[str, Any], phase: str | None, reported: bool) -> None:
     """Its pods were deleted while kube-controller-manager hangs: its counts are still those of before."""
     (identity, live), *_ = deployment(total=1, updated=1, ready=1).items()
-    live = {**live, "spec": spec}
-    changes, key = UnobservedChanges(), ("llm", "good")
-    since = changes.note(key, live, has_pods, "2026-01-01T00:00:10Z")
-    pods = (pod(container=SERVING),) if has_pods else ()
-    observation = Observation({}, {identity: live}, pods, unobserved_since=since)
+    pods = (pod(container=SERVING, phase=phase),) if phase else ()
+    observation = Observation({}, {identity: {**live, "spec": spec}}, pods)
+    since = UnobservedChanges().note(("llm", "good"), observation, "2026-01-01T00:00:10Z")
+    observation = replace(observation, unobserved_since=since)
     found = {each.type: each for each in summarize(service(), observation, "image", Result(), LATER).conditions}
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
         assert (found[kind].reason is Reason.NO_CONTROLLER) is reported

@@ -105,8 +105,7 @@ class Reconciler:
         except InvalidLLMServiceError as error:
             now = self._clock()
             return await self._statuses.write(live, invalid_status(live, str(error), now), now)
-        deployment = observed.children.get(("Deployment", key[1]), {})
-        since = self._unobserved.note(key, deployment, observed.has_pods, self._clock())
+        since = self._unobserved.note(key, observed, self._clock())
         template = self._unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
         observed = replace(observed, unobserved_since=since, observed_template=template)
@@ -318,8 +317,7 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
     pods = views(service, observed.pods)
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now, node_wait)]
     left += end_patience(observed.pods, now)
-    deployment = observed.children.get(("Deployment", service.name), {})
-    left += unobserved_patience(deployment, observed.has_pods, observed.unobserved_since, now)
+    left += unobserved_patience(observed.unobserved_since, now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, service.status or {}, now))
     return [seconds + 1 for seconds in left if seconds]

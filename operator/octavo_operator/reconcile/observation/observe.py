@@ -62,11 +62,6 @@ class Observation:
     unobserved_since: str = ""
     observed_template: str = ""
 
-    @property
-    def has_pods(self) -> bool:
-        """True if it has pods, of whatever state, or may have some that the operator may not read."""
-        return bool(self.pods) or POD in self.unwatched
-
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
     """Return the observation of `key` from the indexes, which are called by their kinds' plurals.

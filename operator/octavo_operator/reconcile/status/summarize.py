@@ -97,7 +97,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         pods=_in_order(pods, newest, now),
         newest=newest,
         unreached=_without_service(service, observed, result) or _unreached(service, pods, observed, result, now),
-        unobserved=unobserved(deployment, observed.has_pods, observed.unobserved_since, now),
+        unobserved=unobserved(deployment, observed.unobserved_since, now),
         same_template=bool(deployment) and deployment.get("template") == observed.observed_template,
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),

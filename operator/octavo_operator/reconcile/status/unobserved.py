@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.moments import seconds_between
-from octavo_operator.reconcile.observation.observe import Key
+from octavo_operator.reconcile.observation.observe import Key, Observation
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
 
@@ -22,27 +23,31 @@ class UnobservedChanges:
     """Remembers since when passes have seen a Deployment that no controller acts on; and the pod template on which the
     controller has acted, as a change may be one of the number of replicas alone.
 
+    The time is counted from what the controller did last: the change that it observed, and the newest pod that it made.
+
     The API server does not tell: it notes no time of a change by the subresource /scale, as autoscalers make it.
     """
 
     def __init__(self) -> None:
-        self._since: dict[Key, tuple[int | None, str]] = {}
+        self._since: dict[Key, tuple[tuple[int | None, str], str]] = {}
         self._templates: dict[Key, str] = {}
 
-    def note(self, key: Key, deployment: Mapping[str, Any], has_pods: bool, now: str) -> str:
-        """Return since when the Deployment is not acted on (RFC 3339); empty: it is. `has_pods`: any, even old ones."""
+    def note(self, key: Key, observed: Observation, now: str) -> str:
+        """Return since when its Deployment is not acted on (RFC 3339); empty: it is, or there is none."""
+        deployment = observed.children.get(("Deployment", key[1]), {})
         if not deployment:  # the next one of this name has nothing of it
             self.forget(key)
             return ""
         if _is_observed(deployment):
             self._templates[key] = deployment.get("template", "")
-        if _is_acted_on(deployment, has_pods):
+        if _is_acted_on(deployment, _has_pods(observed)):
             self._since.pop(key, None)
             return ""
-        generation = (deployment.get("status") or {}).get("observedGeneration")
+        made = (pod["metadata"].get("creationTimestamp") or "" for pod in observed.pods)
+        last = (deployment.get("status") or {}).get("observedGeneration"), max(made, default="")
         known = self._since.get(key)
-        if known is None or known[0] != generation:  # the controller has acted on another change since
-            known = self._since[key] = generation, now
+        if known is None or known[0] != last:  # the controller has acted since
+            known = self._since[key] = last, now
         return known[1]
 
     def observed_template(self, key: Key) -> str:
@@ -55,18 +60,17 @@ class UnobservedChanges:
         self._templates.pop(key, None)
 
 
-def unobserved(deployment: Mapping[str, Any], has_pods: bool, since: str, now: str) -> Problem | None:
-    """Return the problem of a Deployment that no controller acts on; moments are RFC 3339."""
-    waited = _waited(deployment, has_pods, since, now)
-    if waited is None or waited < _PATIENCE_SECONDS:
+def unobserved(deployment: Mapping[str, Any], since: str, now: str) -> Problem | None:
+    """Return the problem of a Deployment on which no controller has acted `since` (RFC 3339; empty: one does)."""
+    if not deployment or not since or unobserved_patience(since, now):
         return None
     name = deployment["metadata"]["name"]
     if _is_observed(deployment):
         return Problem(
             Reason.NO_CONTROLLER,
-            f"Deployment {name} has had no pod since {since}, and none was refused: kube-controller-manager does not "
-            "make any, or its pods have other labels than those of this LLMService; see whether it runs (kubectl get "
-            f"pods -n kube-system), and kubectl describe deployment {name}",
+            f"Deployment {name} has had no pod since {since}, except failed ones, and none was refused: "
+            "kube-controller-manager does not make any, or its pods have other labels than those of this LLMService; "
+            f"see whether it runs (kubectl get pods -n kube-system), and kubectl describe deployment {name}",
         )
     return Problem(
         Reason.NO_CONTROLLER,
@@ -76,17 +80,20 @@ def unobserved(deployment: Mapping[str, Any], has_pods: bool, since: str, now: s
     )
 
 
-def unobserved_patience(deployment: Mapping[str, Any], has_pods: bool, since: str, now: str) -> list[float]:
+def unobserved_patience(since: str, now: str) -> list[float]:
     """Return in how many seconds what is not acted on yet will be a problem, if there is something."""
-    waited = _waited(deployment, has_pods, since, now)
-    return [] if waited is None or waited >= _PATIENCE_SECONDS else [_PATIENCE_SECONDS - waited]
+    left = _PATIENCE_SECONDS - seconds_between(since, now) if since else 0
+    return [left] if left > 0 else []
 
 
-def _waited(deployment: Mapping[str, Any], has_pods: bool, since: str, now: str) -> float | None:
-    """Return for how many seconds nothing acts; None if the controller has acted."""
-    if not since or _is_acted_on(deployment, has_pods):
-        return None
-    return seconds_between(since, now)
+def _has_pods(observed: Observation) -> bool:
+    """Return True if there are pods, even old ones, or may be some that the operator may not read.
+
+    A pod that was ended for good (evicted, refused by its node) stays, and another has to be made for it.
+    """
+    ended = ("Failed", "Succeeded")
+    there = [pod for pod in observed.pods if (pod.get("status") or {}).get("phase") not in ended]
+    return bool(there) or POD in observed.unwatched
 
 
 def _is_acted_on(deployment: Mapping[str, Any], has_pods: bool) -> bool:
