@@ -24,7 +24,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import Projection, Weights
-from octavo_engine.model.quantization.loading import write_nonnegative
+from octavo_engine.model.quantization.loading import write_scales
 from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.safetensors_file import DTYPE_BYTES
@@ -142,7 +142,7 @@ class _Scales:
         numbers = self._dequantized(values, groups) if self.nested else values
         own = numbers.view(-1, groups)[:, columns.by(_BLOCK).slice]
         target = cast("Tensor", self.weights.scale)[self.projection.rows]
-        write_nonnegative(target, _rows(self.projection, len(own)), own)
+        write_scales(target, _rows(self.projection, len(own)), own, or_zero=True)
         self.found.clear()
 
     def _dequantized(self, codes: Tensor, groups: int) -> Tensor:

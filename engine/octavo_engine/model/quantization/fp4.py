@@ -22,7 +22,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.quantization.grouped import looked_up
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
-from octavo_engine.model.quantization.loading import check_scales, write_nonnegative
+from octavo_engine.model.quantization.loading import check_scales, write_scales
 from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0, check_powers
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
@@ -100,7 +100,8 @@ class FP4(WeightOnly):
         yield replace(codes, types=("U8",))
         target, groups = cast("Tensor", weights.scale)[rows], columns.by(self.group_size)
         scales = plain(f"{name}.{self.stored.scales}", target, stored, groups, order=projection.order)
-        fill, types = (_write_powers, ("U8", "F8_E8M0")) if self._in_powers else (write_nonnegative, ("F8_E4M3",))
+        write_them = partial(write_scales, or_zero=True)
+        fill, types = (_write_powers, ("U8", "F8_E8M0")) if self._in_powers else (write_them, ("F8_E4M3",))
         pieces = tuple(replace(piece, fill=fill) for piece in scales.pieces)
         yield replace(scales, types=types, pieces=pieces)
         if weights.row_scale is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
-from octavo_engine.model.quantization.loading import quantize_into, write_nonnegative, write_scales
+from octavo_engine.model.quantization.loading import quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
@@ -83,7 +83,7 @@ class INT8(WeightOnly):
 
 def _write_largest(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Write the scales of rows from their largest numbers, which are 0 for rows of zeros."""
-    write_nonnegative(target, rows, values.view(-1, 1) / _LARGEST)
+    write_scales(target, rows, values.view(-1, 1) / _LARGEST, or_zero=True)
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,22 +36,19 @@ def in_parts(rows: Rows, values: Tensor, most: int) -> Iterator[tuple[Rows, Tens
             yield slice(rows.start + first, rows.start + first + len(part)), part
 
 
-def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Cast and copy scales; ValueError unless all are positive and finite."""
-    check_scales(values)
+def write_scales(target: Tensor, rows: Rows, values: Tensor, *, or_zero: bool = False) -> None:
+    """Cast and copy scales that `check_scales` accepts."""
+    check_scales(values, or_zero=or_zero)
     write(target, rows, values)
 
 
-def write_nonnegative(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Cast and copy scales; ValueError unless all are finite and not negative. In 16 bits a tiny one becomes zero."""
+def check_scales(values: Tensor, least: float = 0, *, or_zero: bool = False) -> None:
+    """Raise ValueError unless all scales are above `least` and finite: with others, answers would be wrong.
+
+    `or_zero`: they may be 0, as those of groups of zeros, and tiny ones that were rounded to 16 or 8 bits.
+    """
     wide = values.float()
-    if not bool(((wide >= 0) & wide.isfinite()).all()):
-        raise ValueError("has scales that are negative or not finite")
-    write(target, rows, values)
-
-
-def check_scales(values: Tensor, least: float = 0) -> None:
-    """Raise ValueError unless all scales are above `least` and finite: with others, answers would be wrong."""
-    wrong = ~((values > least) & values.isfinite())
+    wrong = ~(((wide > least) | (wide == 0) & or_zero) & wide.isfinite())
     if wrong.any():
-        raise ValueError(f"has {int(wrong.sum())} scales that are not positive numbers, such as {values[wrong][0]:g}")
+        wanted = "positive numbers or 0" if or_zero else "positive numbers"
+        raise ValueError(f"has {int(wrong.sum())} scales that are not {wanted}, such as {wide[wrong][0]:g}")
