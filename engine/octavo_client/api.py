@@ -125,26 +125,37 @@ def error_message(content: bytes) -> str:
         return " ".join(content[:200].decode(errors="replace").split())
 
 
-def lines_of(response: httpx2.Response) -> Iterator[str]:
-    """Yield the lines of a stream. Only a line feed ends one.
+class _LineSplitter:
+    """Splits the bytes of a stream into lines, as they arrive. Only a line feed ends one.
 
     `iter_lines` also ends lines at U+0085, U+2028 and U+2029, which the JSON of an event may contain as they are.
     """
-    rest = b""
+
+    def __init__(self) -> None:
+        self._begun = b""
+
+    def feed(self, part: bytes) -> list[str]:
+        """Return the lines that end in `part`."""
+        *lines, self._begun = (self._begun + part).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+
+def lines_of(response: httpx2.Response) -> Iterator[str]:
+    """Yield the lines of a stream."""
+    splitter = _LineSplitter()
     for part in response.iter_bytes():
-        *lines, rest = (rest + part).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines)
-    yield rest.decode(errors="replace")
+        yield from splitter.feed(part)
+    yield from splitter.feed(b"\n")
 
 
 async def async_lines_of(response: httpx2.Response) -> AsyncIterator[str]:
-    """Yield the lines of a stream of an asynchronous client, as `lines_of` does."""
-    rest = b""
+    """Yield the lines of a stream of an asynchronous client."""
+    splitter = _LineSplitter()
     async for part in response.aiter_bytes():
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-    yield rest.decode(errors="replace")
+        for line in splitter.feed(part):
+            yield line
+    for line in splitter.feed(b"\n"):
+        yield line
 
 
 def event_of(line: str) -> Mapping[str, Any] | None:
