@@ -9,6 +9,7 @@ import pytest
 
 from octavo_engine.runner import cores, device_memory
 from octavo_engine.runner.cgroups import cgroup_cores, cgroup_memory
+from octavo_engine.server.preparation.text_pool import default_workers
 
 GIB = 1 << 30
 V2 = ("memory.max", "memory.current", "inactive_file")
@@ -87,4 +88,6 @@ def test_a_container_and_a_unit_may_limit_the_cores(
     assert cgroup_cores(tmp_path, own) == limit
     monkeypatch.setattr(cores, "cgroup_cores", lambda: limit)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    assert cores.usable_cores() == (8 if limit is None else math.ceil(limit))
+    expected = 8 if limit is None else math.ceil(limit)
+    assert cores.usable_cores() == expected
+    assert default_workers() == max(2, expected // 2), "text workers"

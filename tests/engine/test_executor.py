@@ -16,7 +16,7 @@ from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.model.lora.adapter import AdapterWrite, MemoryFile
 from octavo_engine.runner import executor
-from octavo_engine.runner.cores import configure_cpu_threads
+from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks

@@ -24,7 +24,7 @@ from octavo_engine.freed_memory import keep_returning_freed_memory
 from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner.cores import configure_cpu_threads
+from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.device_memory import device_memory
 from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory_plan import MemoryNeed, MemoryPlan

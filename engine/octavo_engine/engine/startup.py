@@ -36,7 +36,7 @@ from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.runner.cores import configure_cpu_threads
+from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
 from octavo_engine.runner.memory_plan import MemoryPlan

@@ -19,6 +19,7 @@ from typing import Any
 
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.runner.cores import usable_cores
 from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, retry_after
@@ -53,7 +54,7 @@ _MOST_WORKERS = 8
 
 def default_workers() -> int:
     """Return the number of text workers: at least two, so that one long prompt does not delay all others."""
-    return max(2, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
+    return max(2, min(_MOST_WORKERS, usable_cores() // 2))
 
 
 ENDING_SECONDS = 1.0
