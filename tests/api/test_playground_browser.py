@@ -148,8 +148,12 @@ def test_an_answer_is_stopped_and_what_came_of_it_stays(server: Served, context:
     server.wait_until(lambda: server.engine.aborted)
     page.get_by_role("button", name="Regenerate").click()
     expect(answer).to_contain_text("one")
+    page.get_by_text("Request and response").click()
+    page.get_by_role("button", name="Copy as Python").click()
     page.get_by_role("button", name="Stop").click()
     expect(page.locator(".timing").first).to_have_text("Stopped.")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    expect(page.get_by_label("The last request and its response")).to_contain_text("from openai import OpenAI")
 
 
 def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealServer, context: BrowserContext) -> None:

@@ -70,10 +70,16 @@ async function answer(): Promise<void> {
   say("");
   const answers = shown().map((column) => column.answer(settings).catch(explained).finally(update));
   update();
+  const sent = (get("raw").textContent = requestsAndResponses());
   const problems = await Promise.all(answers);
   if (problems.every(willNeverBeAnswered)) giveBack();
+  // What was copied while the answer came, or the emptiness of a new chat, stays.
+  if (get("raw").textContent === sent) get("raw").textContent = requestsAndResponses();
+}
+
+function requestsAndResponses(): string {
   const parts = shown().flatMap(({ request, raw }) => [JSON.stringify(request, null, 2), raw.join("\n")]);
-  get("raw").textContent = parts.join("\n\n");
+  return parts.join("\n\n");
 }
 
 function refreshLoad(): void {
