@@ -24,14 +24,11 @@ from octavo_engine.model.quantization.grouped import looked_up
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, write_scales
 from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0, check_powers
+from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
-_PIECE = 1 << 20
-"""The numbers that are dequantized at once; at least one row."""
-_PIECE_BYTES = 10
-"""The most bytes for one of these numbers: its code as a byte and as an index, and the number in float32."""
 _FLOAT32_BYTES = 4
 
 
@@ -113,9 +110,7 @@ class FP4(WeightOnly):
         """Return the numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 2
         result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
-        for first in range(0, rows, step := _rows_of_a_piece(columns)):
-            piece = slice(first, min(first + step, rows))
-            result[piece] = self._numbers(weights, piece)
+        dequantize_rows(partial(self._numbers, weights), slice(0, rows), result)
         return result
 
     def _numbers(self, weights: Weights, rows: slice) -> Tensor:
@@ -135,13 +130,9 @@ class FP4(WeightOnly):
     def scratch_bytes(self, weights: Weights) -> int:
         """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 2
-        piece = min(rows, _rows_of_a_piece(columns)) * columns
+        piece = piece_size(rows, columns)
         scales = 2 * _FLOAT32_BYTES * piece // self.group_size
-        return rows * columns * weights.dtype.itemsize + piece * _PIECE_BYTES + scales
-
-
-def _rows_of_a_piece(columns: int) -> int:
-    return max(1, _PIECE // columns)
+        return rows * columns * weights.dtype.itemsize + piece * PIECE_BYTES + scales
 
 
 def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:

@@ -20,6 +20,7 @@ from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, pack, unpack
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import in_parts
+from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
@@ -27,7 +28,6 @@ _K = 256
 """The columns of a block of the K formats."""
 _PIECE = 1 << 20
 """The numbers that are split at once; each takes up to 8 bytes meanwhile."""
-_PIECE_BYTES = 10
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The numbers of the codes of IQ4_NL and IQ4_XS (`kvalues_iq4nl`)."""
 
@@ -260,25 +260,24 @@ class GGUFBlocks(WeightOnly):
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
-        form, rows = self.format, len(weights.weight)
-        columns = weights.weight.shape[1] * 8 // form.bits
+        rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.format.bits
         result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
-        step = max(1, _PIECE // columns)
-        for first in range(0, rows, step):
-            piece = slice(first, first + step)
-            codes = unpack(weights.weight[piece], form.bits).float().sub_(form.offset)
-            grouped = _by(codes, form.group)
-            grouped.mul_(_wide(weights.scale, weights.super_scale, piece))
-            if form.has_minimum:
-                grouped.add_(_wide(weights.minimum, weights.super_minimum, piece))
-            result[piece] = codes
+        dequantize_rows(partial(self._numbers, weights), slice(0, rows), result)
         return result
+
+    def _numbers(self, weights: Weights, rows: slice) -> Tensor:
+        """Return the numbers of some rows, float32 [rows, columns]."""
+        numbers = unpack(weights.weight[rows], self.format.bits).float().sub_(self.format.offset)
+        grouped = _by(numbers, self.format.group)
+        grouped.mul_(_wide(weights.scale, weights.super_scale, rows))
+        if self.format.has_minimum:
+            grouped.add_(_wide(weights.minimum, weights.super_minimum, rows))
+        return numbers
 
     def scratch_bytes(self, weights: Weights) -> int:
         """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.format.bits
-        piece = min(rows, max(1, _PIECE // columns)) * columns
-        return rows * columns * weights.dtype.itemsize + piece * _PIECE_BYTES
+        return rows * columns * weights.dtype.itemsize + piece_size(rows, columns) * PIECE_BYTES
 
 
 def _wide(numbers: Tensor | None, supers: Tensor | None, rows: slice) -> Tensor:

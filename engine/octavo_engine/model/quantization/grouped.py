@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 import torch
@@ -19,15 +19,12 @@ from torch import Tensor, nn
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
+from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
-_PIECE = 1 << 20
-"""The numbers that are dequantized at once; at least one row."""
-_PIECE_BYTES = 10
-"""The most bytes for one of these numbers: its code as a byte and as an index, and the number in float32."""
 _ACT_ORDER_BYTES = 16
-"""The bytes for each number with act-order, where scales and zeros are gathered for each."""
+"""The bytes for each number of a piece with act-order, where scales and zeros are gathered for each."""
 WORD_BITS = 32
 """The bits of the words in which published formats store codes; ranks have complete words."""
 
@@ -136,22 +133,20 @@ class Grouped(WeightOnly):
     def scratch_bytes(self, weights: Weights) -> int:
         """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.bits
-        piece = min(max(weights.parts), _rows_of_a_piece(columns)) * columns
-        return rows * columns * weights.dtype.itemsize + piece * (_ACT_ORDER_BYTES if self.act_order else _PIECE_BYTES)
+        piece = piece_size(max(weights.parts), columns)
+        return rows * columns * weights.dtype.itemsize + piece * (_ACT_ORDER_BYTES if self.act_order else PIECE_BYTES)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """Return the numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.bits
         result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
-        start, step = 0, _rows_of_a_piece(columns)
+        start = 0
         for part, size in enumerate(weights.parts):
-            for first in range(start, start + size, step):
-                piece = slice(first, min(first + step, start + size))
-                result[piece] = self._numbers(weights, piece, part)
+            dequantize_rows(partial(self._numbers, weights, part), slice(start, start + size), result)
             start += size
         return result
 
-    def _numbers(self, weights: Weights, rows: slice, part: int) -> Tensor:
+    def _numbers(self, weights: Weights, part: int, rows: slice) -> Tensor:
         """Return the numbers of some rows of one projection, float32."""
         codes, scale = unpack(weights.weight[rows], self.bits), cast("Tensor", weights.scale)[rows]
         zero = self._zeros(weights, rows)
@@ -199,10 +194,6 @@ def looked_up(numbers: tuple[float, ...], codes: Tensor) -> Tensor:
     """Return the number of each code uint8 [rows, columns], float32."""
     # Indexing by `[]` makes indices of 64 bits, which take twice the memory of the plan.
     return _table(numbers, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
-
-
-def _rows_of_a_piece(columns: int) -> int:
-    return max(1, _PIECE // columns)
 
 
 def codes_of_words(bits: int) -> int:
