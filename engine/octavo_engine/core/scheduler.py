@@ -130,9 +130,10 @@ class Scheduler:
 
     def _take_back(self, step: int, lost: Mapping[str, RowError]) -> list[RequestOutput]:
         """Queue lost requests again, and those begun after `step`, which may share lost blocks; end the twice lost."""
-        ends, again = list[RequestOutput](), dict[RequestState, RequestState]()
         if all(name in self._requests and self._requests[name].lost >= step for name in lost):
-            return ends  # an earlier step lost them already
+            return []  # an earlier step lost them already
+        ends: list[RequestOutput] = []
+        again: dict[RequestState, RequestState] = {}
         for state in list(self._requests.values())[::-1]:
             failure = lost.get(state.request_id) if state.lost < step else None
             if failure is not None and state.lost:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 
-from octavo_engine.core.fairness import Account, Accounts, next_turn
+from octavo_engine.core.fairness import Accounts, next_turn
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.settings import SchedulerSettings
 
@@ -85,8 +85,7 @@ class WaitingQueue:
 
     def take(self, state: RequestState) -> None:
         """Remove a request that is admitted, and charge its tenant."""
-        account: Account = self._accounts[state.tenant]
-        account.deficit -= _cost(state)
+        self._accounts[state.tenant].deficit -= _cost(state)
         self.remove(state)
 
     def _rank(self, priority: int, lane: dict[str, deque[RequestState]], now: float) -> tuple[int, float]:
