@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -63,7 +64,7 @@ class ResolvedConfig:
         """The dtype of cached keys and values."""
         return self.task.kv_dtype
 
-    @property
+    @cached_property
     def whole_prompts(self) -> bool:
         """True if prompts have to be computed in one step, without the prefix cache."""
         return needs_whole_prompts(self.spec)

@@ -90,7 +90,7 @@ class CodedWeight:
     Once `interleaved`, the memory is in the order that the kernels are quickest with, and is read by them alone.
     """
 
-    __slots__ = ("_pointer", "_structure", "column_order", "interleaved", "parts")
+    __slots__ = ("_pointer", "_structure", "column_order", "interleaved", "known_to_kernels", "parts")
 
     def __init__(self, parts: Sequence[CodedPart], column_order: Tensor | None = None) -> None:
         """`column_order`: the input's column for each of the weight's, int32 [columns]; None: the same one. Kernels do
@@ -98,6 +98,7 @@ class CodedWeight:
         self.parts = tuple(parts)
         self.column_order = column_order
         self.interleaved = False
+        self.known_to_kernels = all(part.known_to_kernels for part in self.parts)  # each product asks
         self._pointer, self._structure = (0, False), CodedStructure()
 
     @property
@@ -114,11 +115,6 @@ class CodedWeight:
         """Return some rows of a weight of one part, in its memory, which must not move any more."""
         (part,) = self.parts
         return CodedWeight([part.of_rows(slice(first, first + count))])
-
-    @property
-    def known_to_kernels(self) -> bool:
-        """True if the kernels multiply all parts."""
-        return all(part.known_to_kernels for part in self.parts)
 
     @property
     def can_be_interleaved(self) -> bool:
