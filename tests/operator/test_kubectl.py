@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,9 @@ def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
     assert found[5].text.startswith("0 of 0 memory are used")
     assert found[6].text.startswith("2 of 2 requests.nvidia.com/gpu are used")
     assert report(facts, found).endswith("not looked at: events: forbidden\n")
+    asked["spec"]["accelerator"] = {"count": 1}
+    unread = obstacles(replace(facts, deployment=None))
+    assert found[6] in unread, "what its pods take is in the LLMService too"
 
 
 def test_a_service_that_no_operator_has_seen_says_where_to_look() -> None:

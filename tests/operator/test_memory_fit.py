@@ -63,9 +63,15 @@ def test_what_does_not_fit_says_need_have_and_knob() -> None:
     assert 'lower spec.engine.maxModelLength to 37680 or raise spec.engine.gpuMemoryUtilization to "0.92"' in message
 
 
-def test_weights_alone_too_large() -> None:
-    message = state_of(spec(), weight_bytes=80 * GIB)[2]
-    assert "take a larger GPU, set spec.engine.quantization, or use a smaller spec.engine.dtype" in message
+@pytest.mark.parametrize(
+    ("engine", "advice"),
+    [
+        ({}, "take a larger GPU or set spec.engine.quantization or use a smaller spec.engine.dtype"),
+        ({"quantization": "int4", "dtype": "bfloat16"}, "take a larger GPU"),
+    ],
+)
+def test_weights_alone_too_large(engine: dict[str, str], advice: str) -> None:
+    assert state_of(spec(engine=engine), weight_bytes=80 * GIB)[2].endswith(f"; {advice}")
 
 
 def test_on_cpu_the_limit_counts() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.names import KIND, keda_autoscaler
 from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.api.resource import InvalidLLMServiceError, parse_stored
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
 from octavo_operator.reconcile.pods.placement import placement_of
 from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.render.container import GPU
+from octavo_operator.render.container import GPU, resources
 
 _MOST_EVENTS = 10
 _NO_OBSTACLE = (Reason.FIXED_REPLICAS, Reason.NO_ADAPTERS, Reason.AUTOSCALER_PENDING)
@@ -144,8 +145,7 @@ def _quotas(facts: Facts) -> Iterator[Obstacle]:
     status = facts.service.get("status") or {}
     if status.get("replicas", 0) >= status.get("desiredReplicas", 0):
         return
-    template = ((facts.deployment or {}).get("spec") or {}).get("template") or {}
-    taken = placement_of(template.get("spec") or {})
+    taken = placement_of(_pod_spec(facts))
     for quota in facts.quotas:
         used = (quota.get("status") or {}).get("used") or {}
         for resource, hard in ((quota.get("status") or {}).get("hard") or {}).items():
@@ -153,6 +153,17 @@ def _quotas(facts: Facts) -> Iterator[Obstacle]:
             if full and taken.of_quota(resource):
                 text = f"{used.get(resource, '0')} of {hard} {resource} are used: raise the quota, or end other pods"
                 yield Obstacle(f"ResourceQuota {quota['metadata']['name']}", "UsedUp", text)
+
+
+def _pod_spec(facts: Facts) -> Mapping[str, Any]:
+    """Return the spec of the service's pods; if the Deployment cannot be read, what the LLMService says they take."""
+    template = ((facts.deployment or {}).get("spec") or {}).get("template") or {}
+    if template:
+        return template.get("spec") or {}
+    try:
+        return {"containers": [{"resources": resources(parse_stored(facts.service).service)}]}
+    except InvalidLLMServiceError:
+        return {}
 
 
 def _events(facts: Facts, reasons: set[str]) -> Iterator[Obstacle]:

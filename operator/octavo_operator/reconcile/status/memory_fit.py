@@ -88,7 +88,17 @@ def _advice(spec: LLMServiceSpec, memory: MemoryStatus, need: int, tokens: int) 
     if not on_gpu(spec):
         wanted = -(-int(shards(spec) * need / SHARE_ON_CPU) // (1 << 20))
         advice.append(f"raise spec.resources.limits.memory to {wanted}Mi")
-    return " or ".join(advice) or "take a larger GPU, set spec.engine.quantization, or use a smaller spec.engine.dtype"
+    return " or ".join(advice or _other_advice(spec))
+
+
+def _other_advice(spec: LLMServiceSpec) -> list[str]:
+    """Return what else helps where no number that can be set does."""
+    advice = ["take a larger GPU"]
+    if spec.engine.quantization is None:
+        advice.append("set spec.engine.quantization")
+    if spec.engine.dtype in ("auto", "float32"):
+        advice.append("use a smaller spec.engine.dtype")
+    return advice
 
 
 def _size(count: float) -> str:
