@@ -70,14 +70,21 @@ def window(config: Any) -> dict[str, Any]:
     return {"attention.sliding_window": config.sliding_window or 0}
 
 
+def pattern(config: Any) -> dict[str, Any]:
+    """The tokens that layers with a window see, and which layers those are."""
+    flags = [kind == "sliding_attention" for kind in config.layer_types]
+    return {**window(config), "attention.sliding_window_pattern": flags}
+
+
 def yarn(config: Any) -> dict[str, Any]:
     """Return the keys of a model whose context was extended with YaRN."""
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     return {
         "rope.scaling.type": "yarn",
-        "rope.scaling.factor": config.rope_parameters["factor"],
-        "rope.scaling.original_context_length": config.rope_parameters["original_max_position_embeddings"],
-        "rope.scaling.yarn_beta_fast": config.rope_parameters["beta_fast"],
-        "rope.scaling.yarn_beta_slow": config.rope_parameters["beta_slow"],
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+        "rope.scaling.yarn_beta_slow": rope["beta_slow"],
     }
 
 
@@ -86,8 +93,10 @@ def _common(config: Any, case: Case) -> dict[str, Any]:
     rope = getattr(config, "rope_parameters", None) or {}
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    width = 4 * config.hidden_size if case.family in ("GPT2", "Bloom", "Falcon") else config.intermediate_size
-    names = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
+    width = (
+        4 * config.hidden_size if case.family in ("GPT2", "GPTBigCode", "Bloom", "Falcon") else config.intermediate_size
+    )
+    names = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")
     eps = next((getattr(config, name) for name in names if hasattr(config, name)), 1e-5)
     norm = "layer_norm_epsilon" if case.layer_norm else "layer_norm_rms_epsilon"
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -100,7 +109,7 @@ def _common(config: Any, case: Case) -> dict[str, Any]:
         "feed_forward_length": width,
         "attention.head_count": heads,
         "attention.head_count_kv": kv_heads,
-        f"attention.{norm}": eps if case.layer_norm else config.rms_norm_eps,
+        f"attention.{norm}": eps,
         "rope.dimension_count": int(head_dim * full.get("partial_rotary_factor", 1.0)),
         "rope.freq_base": full.get("rope_theta", 10000.0),
     }
@@ -113,7 +122,7 @@ def write(model: Any, path: Path, architecture: str, case: Case, kind: Kind = Ki
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in {**_common(config, case), **case.keys(config)}.items():
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        add[type(value)](f"{architecture}.{key}", value)
+        add.get(type(value), writer.add_array)(f"{architecture}.{key}", value)
     number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == architecture)
     mapping = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     for key, tensor in model.state_dict().items():

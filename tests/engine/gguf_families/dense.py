@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gguf_families.case import SCALES, YARN, Case, Tensors, granite, permuted, window, yarn
+from gguf_families.case import SCALES, YARN, Case, Tensors, granite, pattern, permuted, window, yarn
 
 
 def with_norms_whole(config: Any, name: str, array: np.ndarray) -> Tensors:
     """Norms that checkpoints hold less one."""
     yield name, array + 1 if name.endswith("norm.weight") else array
+
+
+def joined() -> Callable[[Any, str, np.ndarray], Tensors]:
+    """Query, key and value as one tensor."""
+    parts: dict[str, list[np.ndarray]] = {"weight": [], "bias": []}
+
+    def convert(config: Any, name: str, array: np.ndarray) -> Tensors:
+        *_, number, _, part, ending = ["", "", *name.split(".")]
+        if part not in ("q_proj", "k_proj", "v_proj"):
+            yield name, array
+            return
+        parts[ending].append(array)
+        if part == "v_proj":
+            yield f"blk.{number}.attn_qkv.{ending}", np.concatenate(parts[ending])
+            parts[ending].clear()
+
+    return convert
 
 
 def longrope(config: Any) -> dict[str, np.ndarray]:
@@ -33,6 +52,33 @@ def capped(config: Any) -> dict[str, Any]:
     """Gemma 2's bounds."""
     caps = {f"{part}_logit_softcapping": getattr(config, f"{part}_logit_softcapping") for part in ("attn", "final")}
     return {**window(config), **caps}
+
+
+def of_olmo3(config: Any) -> dict[str, Any]:
+    """OLMo 3's windows, and YaRN with a factor of attention that the converter writes beside it."""
+    full, local = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    attention = {"rope.scaling.yarn_attn_factor": full["attention_factor"], "rope.freq_base_swa": local["rope_theta"]}
+    return {**pattern(config), **yarn(config), **attention}
+
+
+def of_ministral3(config: Any) -> dict[str, Any]:
+    """Ministral 3's YaRN, and how its queries grow."""
+    growth = {"attention.temperature_scale": config.rope_parameters["llama_4_scaling_beta"]}
+    return {**yarn(config), **growth, "rope.scaling.yarn_log_multiplier": config.rope_parameters["mscale_all_dim"]}
+
+
+def of_minicpm(config: Any) -> dict[str, Any]:
+    """MiniCPM's scales, without that of attention."""
+    return {key: value for key, value in granite(config).items() if key != "attention.scale"}
+
+
+THETA = {"rope_type": "default", "rope_theta": 500.0}
+HALF = {**THETA, "partial_rotary_factor": 0.5}
+GLM = {"rope_parameters": HALF, "attention_bias": True, "pad_token_id": 0, "rms_norm_eps": 0.01}
+GROWING = {**YARN, "original_max_position_embeddings": 4, "mscale": 1.0, "mscale_all_dim": 1.0}
+LOCAL = {"full_attention": {**YARN, "attention_factor": 0.1 * math.log(8) + 1}, "sliding_attention": THETA}
+SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
+"""The pairs that rotate by time, height and width, which are the same number for text."""
 
 
 DENSE: dict[str, Case] = {
@@ -75,4 +121,33 @@ DENSE: dict[str, Case] = {
     "seed_oss": Case("SeedOss", {"head_dim": 16}),
     "hunyuan-dense": Case("HunYuanDenseV1", {"head_dim": 16}),
     "ernie4_5": Case("Ernie4_5", {"head_dim": 16}),
+    "olmo2, windows": Case("Olmo3", {"sliding_window": 4, "num_hidden_layers": 4, "rope_parameters": LOCAL}, of_olmo3),
+    "glm4": Case("Glm4", {**GLM, "head_dim": 16}),
+    "chatglm": Case("Glm", {**GLM, "head_dim": 8}),
+    "chatglm, one tensor": Case("Glm", {**GLM, "head_dim": 8}, convert=joined()),
+    "mistral3": Case(
+        "Ministral3",
+        {"head_dim": 16, "rope_parameters": {**GROWING, "llama_4_scaling_beta": 0.3}},
+        of_ministral3,
+        permuted,
+    ),
+    "mistral3, plain": Case("Mistral", {"sliding_window": None, "head_dim": 16}, convert=permuted),
+    "exaone": Case("Llama", {"rms_norm_eps": 0.01}, layer_norm=True),
+    "exaone4": Case(
+        "Exaone4", {"rope_parameters": THETA, "layer_types": ["full_attention"] * 3, "sliding_window": None}
+    ),
+    "exaone4, windows": Case("Exaone4", {"sliding_window": 4, "num_hidden_layers": 4, "head_dim": 16}, pattern),
+    "internlm2": Case("Llama", {"attention_bias": True, "rope_parameters": THETA}, convert=permuted),
+    "minicpm": Case("Granite", {**SCALES, "attention_multiplier": 8**-0.5}, of_minicpm, permuted),
+    "pangu-embedded": Case("Llama", {"attention_bias": True, "tie_word_embeddings": True}),
+    "xverse": Case("Llama", {"num_key_value_heads": 8}, convert=permuted),
+    "qwen": Case(
+        "Qwen2",
+        {"num_key_value_heads": 8, "rms_norm_eps": 0.01},
+        lambda config: {"feed_forward_length": 2 * config.intermediate_size},
+        joined(),
+        layer_norm=True,
+    ),
+    "qwen2vl": Case("Qwen2", {"rope_parameters": THETA}, lambda config: SECTIONS),
+    "qwen3vl": Case("Qwen3", {"rope_parameters": THETA}, lambda config: SECTIONS),
 }

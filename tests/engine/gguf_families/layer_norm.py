@@ -73,4 +73,9 @@ LAYER_NORM: dict[str, Case] = {
         layer_norm=True,
     ),
     "nemotron": Case("Nemotron", HALF, convert=layernorm_one_more, layer_norm=True),
+    "starcoder": Case("GPTBigCode", NO_HEAD_SIZES, layer_norm=True),
+    "jais2": Case("Jais2", layer_norm=True),
+    "orion": Case(
+        "StableLm", {"rope_parameters": {**HALF["rope_parameters"], "partial_rotary_factor": 1.0}}, layer_norm=True
+    ),
 }

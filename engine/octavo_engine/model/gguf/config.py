@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.architectures import gguf_architecture
-from octavo_engine.model.gguf.file import GGUFFile, dequantize_rows, read_gguf
+from octavo_engine.model.gguf.file import GGUFFile, read_gguf
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.rope import rope_parameters
 
 _FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_SCALINGS = ("linear", "yarn")
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -37,7 +35,7 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
         "vocab_size": _vocab_size(file, fields),
         "max_position_embeddings": header.integer("context_length", 1, 1 << 30),
         **_norms(header),
-        "rope_parameters": _rope_parameters(header),
+        "rope_parameters": rope_parameters(header),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "mlp_bias": header.stored("ffn_up.bias"),
         "dtype": _dtype(file),
@@ -52,15 +50,14 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
 
 def _attention(header: Header) -> dict[str, Any]:
     heads, hidden = header.integer("attention.head_count", 1, 1 << 16), header.integer("embedding_length", 1, 1 << 20)
-    length = "attention.key_length"
-    head_dim = header.integer(length, 2, 1024) if header.has(length) else None
-    rotated = header.integer("rope.dimension_count", 1, 1 << 16, default=head_dim or hidden // heads)
+    head_dim = header.integer("attention.key_length", 2, 1024, default=hidden // heads)  # whatever the family's is
+    rotated = header.integer("rope.dimension_count", 1, 1 << 16, default=head_dim)
     return {
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "num_key_value_heads": header.integer("attention.head_count_kv", 1, 1 << 16, default=heads),
         "head_dim": head_dim,
-        "partial_rotary_factor": rotated / (head_dim or max(1, hidden // heads)),
+        "partial_rotary_factor": rotated / head_dim,
         "attention_bias": header.stored("attn_q.bias") or header.stored("attn_qkv.bias"),
     }
 
@@ -80,37 +77,6 @@ def _vocab_size(file: GGUFFile, fields: Fields) -> int:
     if embedding is None:
         raise ModelLoadError(f"{fields.origin}: the tensor 'token_embd.weight' is missing")
     return embedding.shape[0]
-
-
-def _rope_parameters(header: Header) -> dict[str, Any]:
-    rope: dict[str, Any] = {"rope_theta": header.fields.number(header.key("rope.freq_base"), 1e-3, 1e12, default=1e4)}
-    scaling, factor = header.rope_scaling()
-    if "rope_freqs.weight" in header.file.tensors:
-        return {**rope, "rope_type": "factors", "factors": _factors(header.file, "rope_freqs.weight")}
-    if "rope_factors_short.weight" in header.file.tensors:
-        lengths = {f"{kind}_factor": _factors(header.file, f"rope_factors_{kind}.weight") for kind in ("short", "long")}
-        attention = header.given({"attention_factor": "rope.scaling.attn_factor"})
-        return {**rope, "rope_type": "longrope", **lengths, **attention}
-    if scaling == "none":
-        return rope
-    if scaling not in _SCALINGS:
-        key = header.key("rope.scaling.type")
-        raise header.fields.wrong(key, scaling, f"is not supported; supported: none, {', '.join(_SCALINGS)}")
-    if factor is None:
-        raise ModelLoadError(f"{header.fields.origin}: {header.key('rope.scaling.factor')} is missing")
-    if scaling == "yarn":
-        rope |= header.given({"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"})
-        if header.has(original := "rope.scaling.original_context_length"):
-            rope["original_max_position_embeddings"] = header.integer(original, 2, 1 << 30)
-    return {**rope, "rope_type": scaling, "factor": factor}
-
-
-def _factors(file: GGUFFile, name: str) -> list[float]:
-    """Return a vector in the file; ModelLoadError if it is missing."""
-    if (tensor := file.tensors.get(name)) is None:
-        raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
-    data = np.memmap(file.path, mode="r", dtype=np.uint8)
-    return [float(value) for value in dequantize_rows(data, tensor, 0, 1).reshape(-1)]
 
 
 def _dtype(file: GGUFFile) -> str:

@@ -16,12 +16,32 @@ def window_field(header: Header) -> dict[str, Any]:
     return {"sliding_window": window or None}
 
 
+def layer_types(header: Header, period: int) -> dict[str, Any]:
+    """Return each layer's type: the header has a flag for each layer, or a number of layers of which the last one sees
+    all tokens, by default `period`. ModelLoadError for another pattern.
+    """
+    name, count = header.key("attention.sliding_window_pattern"), header.integer("block_count", 1, 4096)
+    flags = header.fields.values.get(name) if header.fields.has(name) else period
+    if isinstance(flags, int) and not isinstance(flags, bool) and flags > 0:
+        flags = [(layer + 1) % flags != 0 for layer in range(count)]
+    if not isinstance(flags, list) or len(flags) != count:
+        raise header.fields.wrong(name, flags, f"is not a flag for each of {count} layers")
+    return {"layer_types": [f"{'sliding' if flag else 'full'}_attention" for flag in flags]}
+
+
 def experts_fields(header: Header) -> dict[str, Any]:
     """Return the numbers and sizes of experts, under the names of several families."""
     count, chosen = header.integer("expert_count"), header.integer("expert_used_count")
     sizes = {"num_experts": count, "num_local_experts": count, "num_experts_per_tok": chosen}
     width = "expert_feed_forward_length"
     return {**sizes, "moe_intermediate_size": header.integer(width)} if header.has(width) else sizes
+
+
+def rms_epsilon(header: Header) -> dict[str, Any]:
+    """Return the epsilon of a family that calls it `rms_norm_eps`, whichever of both keys the header has for it."""
+    names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+    name = next((name for name in names if header.has(name)), names[0])
+    return {"rms_norm_eps": header.fields.number(header.key(name), 0, 1)}
 
 
 def granite_fields(header: Header) -> dict[str, Any]:

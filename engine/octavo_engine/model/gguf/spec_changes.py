@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from octavo_engine.model.names import QKVLayout
+from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import AttentionSpec, ModelSpec, NormSpec
 
 
@@ -43,6 +43,11 @@ def _without_offset(part: Any) -> Any:
 def ungrouped_qkv(spec: ModelSpec) -> ModelSpec:
     """Return `spec` with all rows of query, then of key, then of value, whatever groups the checkpoint has."""
     return replace(spec, names=replace(spec.names, qkv_layout=QKVLayout()))
+
+
+def llama_names(spec: ModelSpec) -> ModelSpec:
+    """Return `spec` with Llama's names: query, key and value apart, which the checkpoint has in one tensor."""
+    return replace(spec, names=TensorNames())
 
 
 def as_rows(spec: ModelSpec) -> ModelSpec:

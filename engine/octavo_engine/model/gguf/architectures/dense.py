@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import granite_fields, window_field
+from octavo_engine.model.gguf.config_fields import granite_fields, layer_types, rms_epsilon, window_field
 from octavo_engine.model.gguf.header import Header
-from octavo_engine.model.gguf.spec_changes import norms_as_stored
+from octavo_engine.model.gguf.rope import rope_parameters
+from octavo_engine.model.gguf.spec_changes import llama_names, norms_as_stored
 
 
 def _score_scale(header: Header, layers_of_largest: int) -> dict[str, Any]:
@@ -55,11 +57,83 @@ def _olmo_fields(header: Header) -> dict[str, Any]:
 
 
 def _olmo2_fields(header: Header) -> dict[str, Any]:
-    """Return OLMo 2's fields; ModelLoadError for a file of OLMo 3, which has a window."""
-    if header.has("attention.sliding_window"):
-        name = header.key("attention.sliding_window")
-        window = header.integer("attention.sliding_window")
-        raise header.fields.wrong(name, window, "is OLMo 3's, whose GGUF files are not supported")
+    """Return the fields of OLMo 2, or of OLMo 3, which has windows: their layers have RoPE without scaling."""
+    if window_field(header)["sliding_window"] is None:
+        return {}
+    full = rope_parameters(header)
+    local = {"rope_theta": header.number("rope.freq_base_swa", default=full["rope_theta"]), "rope_type": "default"}
+    return {
+        "architectures": ["Olmo3ForCausalLM"],
+        **window_field(header),
+        **layer_types(header, 4),
+        "rope_parameters": {"full_attention": full, "sliding_attention": local},
+    }
+
+
+def _exaone4_fields(header: Header) -> dict[str, Any]:
+    """Return EXAONE 4's fields: layers without a window have no RoPE, if others have one."""
+    window = window_field(header)
+    return {**window, **layer_types(header, 4)} if window["sliding_window"] else window
+
+
+def _mistral3_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Ministral 3, or of Mistral 3, whose queries do not grow with their position."""
+    scale, log_scale = "attention.temperature_scale", "rope.scaling.yarn_log_multiplier"
+    growth, rope = header.number(scale, default=0.0), rope_parameters(header)
+    if header.has(log_scale):  # `mscale` is not stated: 1 in both published formats, as is `mscale_all_dim`
+        if header.number(log_scale) not in (0, 1):
+            raise header.fields.wrong(header.key(log_scale), header.number(log_scale), "is not supported, only 0 and 1")
+        rope |= {"mscale": 1.0, "mscale_all_dim": header.number(log_scale)}
+    if not growth:
+        return {"architectures": ["MistralForCausalLM"], "rope_parameters": rope}
+    return {"rope_parameters": {**rope, "llama_4_scaling_beta": growth}}
+
+
+def _minicpm_fields(header: Header) -> dict[str, Any]:
+    """Return MiniCPM's fields; files of 2024 do not state its scales, which are then those of MiniCPM 1."""
+    layers, hidden = header.integer("block_count"), header.integer("embedding_length")
+    return {
+        "scale_emb": header.number("embedding_scale", default=12.0),
+        "scale_depth": header.number("residual_scale", default=1.4 / math.sqrt(layers)) * math.sqrt(layers),
+        "dim_model_base": round(hidden / max(1e-6, header.number("logit_scale", default=hidden / 256))),
+    }
+
+
+def _internlm2_fields(header: Header) -> dict[str, Any]:
+    """Return InternLM 2's fields."""
+    return {"bias": header.stored("attn_q.bias")}
+
+
+def _chatglm_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of GLM-4, or of ChatGLM 2 and 3 and GLM-4 in Zhipu's own format, with one tensor of query, key
+    and value. The family says which `rope_ratio` is refused."""
+    if not header.stored("attn_qkv.weight"):
+        return {}
+    ratio = header.number("rope.freq_base", default=10000.0) / 10000
+    bias = header.stored("attn_qkv.bias")
+    return {
+        "architectures": ["ChatGLMModel"],
+        "rope_ratio": ratio,
+        "multi_query_attention": True,
+        "add_qkv_bias": bias,
+    }
+
+
+def _qwen_fields(header: Header) -> dict[str, Any]:
+    """Return Qwen 1's fields.
+
+    Its code changes RoPE and scales queries beyond `seq_length` tokens, which the header does not state: at least 2048.
+    """
+    longest = min(2048, header.integer("context_length", 1, 1 << 30, default=2048))
+    return {**rms_epsilon(header), "max_position_embeddings": longest}
+
+
+def _xverse_fields(header: Header) -> dict[str, Any]:
+    """Return XVERSE's fields; ModelLoadError for fewer KV heads, whose keys the converter permutes wrongly."""
+    heads, kv_heads = header.integer("attention.head_count"), header.integer("attention.head_count_kv", 0, default=0)
+    if kv_heads not in (0, heads):
+        name = header.key("attention.head_count_kv")
+        raise header.fields.wrong(name, kv_heads, f"is not supported, only as many as heads, {heads}")
     return {}
 
 
@@ -86,7 +160,9 @@ DENSE = (
     GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=_phi3_fields),
     GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=granite_fields, interleaves_rope=True),
     GGUFArchitecture(name="olmo", model_class="OlmoForCausalLM", read=_olmo_fields, interleaves_rope=True),
-    GGUFArchitecture(name="olmo2", model_class="Olmo2ForCausalLM", read=_olmo2_fields),
+    GGUFArchitecture(
+        name="olmo2", model_class="Olmo2ForCausalLM", other_classes=("Olmo3ForCausalLM",), read=_olmo2_fields
+    ),
     GGUFArchitecture(name="command-r", model_class="CohereForCausalLM", read=_command_r_fields),
     GGUFArchitecture(name="cohere2", model_class="Cohere2ForCausalLM", read=_cohere2_fields),
     GGUFArchitecture(name="smollm3", model_class="SmolLM3ForCausalLM", interleaves_rope=True),
@@ -94,4 +170,29 @@ DENSE = (
     GGUFArchitecture(name="seed_oss", model_class="SeedOssForCausalLM"),
     GGUFArchitecture(name="hunyuan-dense", model_class="HunYuanDenseV1ForCausalLM"),
     GGUFArchitecture(name="ernie4_5", model_class="Ernie4_5ForCausalLM"),
+    GGUFArchitecture(name="glm4", model_class="Glm4ForCausalLM"),
+    GGUFArchitecture(
+        name="chatglm",
+        model_class="GlmForCausalLM",
+        other_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
+        read=_chatglm_fields,
+    ),
+    GGUFArchitecture(
+        name="mistral3", model_class="Ministral3ForCausalLM", read=_mistral3_fields, interleaves_rope=True
+    ),
+    GGUFArchitecture(name="exaone", model_class="ExaoneForCausalLM", read=rms_epsilon),
+    GGUFArchitecture(name="exaone4", model_class="Exaone4ForCausalLM", read=_exaone4_fields),
+    GGUFArchitecture(
+        name="internlm2",
+        model_class="InternLM2ForCausalLM",
+        read=_internlm2_fields,
+        change=llama_names,
+        interleaves_rope=True,
+    ),
+    GGUFArchitecture(name="minicpm", model_class="MiniCPMForCausalLM", read=_minicpm_fields, interleaves_rope=True),
+    GGUFArchitecture(name="pangu-embedded", model_class="PanguEmbeddedForCausalLM"),
+    GGUFArchitecture(name="xverse", model_class="XverseForCausalLM", read=_xverse_fields, interleaves_rope=True),
+    GGUFArchitecture(name="qwen", model_class="QWenLMHeadModel", read=_qwen_fields),
+    GGUFArchitecture(name="qwen2vl", model_class="Qwen2ForCausalLM"),
+    GGUFArchitecture(name="qwen3vl", model_class="Qwen3ForCausalLM"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.config_fields import rms_epsilon
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.spec_changes import as_rows, norms_as_stored
 
@@ -49,6 +50,11 @@ def _nemotron_fields(header: Header) -> dict[str, Any]:
     return {"norm_eps": header.number("attention.layer_norm_epsilon")}
 
 
+def _starcoder_fields(header: Header) -> dict[str, Any]:
+    """Return StarCoder's fields."""
+    return {"n_inner": header.integer("feed_forward_length"), "multi_query": True}
+
+
 LAYER_NORM = (
     GGUFArchitecture(name="phi2", model_class="PhiForCausalLM"),
     GGUFArchitecture(name="starcoder2", model_class="Starcoder2ForCausalLM", read=_starcoder2_fields),
@@ -58,4 +64,7 @@ LAYER_NORM = (
     GGUFArchitecture(name="gpt2", model_class="GPT2LMHeadModel", read=_gpt2_fields, change=as_rows),
     GGUFArchitecture(name="bloom", model_class="BloomForCausalLM", ungroups_qkv=True),
     GGUFArchitecture(name="gptneox", model_class="GPTNeoXForCausalLM", read=_neox_fields, ungroups_qkv=True),
+    GGUFArchitecture(name="starcoder", model_class="GPTBigCodeForCausalLM", read=_starcoder_fields),
+    GGUFArchitecture(name="jais2", model_class="Jais2ForCausalLM"),
+    GGUFArchitecture(name="orion", model_class="OrionForCausalLM", read=rms_epsilon),
 )
