@@ -15,7 +15,8 @@ from transformers import AutoTokenizer
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.file import GGUFFile, read_gguf
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.text import gguf_tokenizer
+from octavo_engine.text.gguf import metadata as gguf_metadata
+from octavo_engine.text.gguf.pre_tokenizers import pre_tokenizer
 from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gguf_reading import quick_gguf
@@ -116,13 +117,24 @@ def _sentencepiece_file(path: Path, **changes: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", ["hello the", " hello", "the  hello", "é 東", "</s>hello", "hellothe\nhe"])
+@pytest.mark.parametrize("text", ["hello the", "the  hello", "é 東", "hellothe\nhe"])
 def test_sentencepiece_ids_equal_transformers(tmp_path: Path, text: str) -> None:
     path = _sentencepiece_file(tmp_path / "model.gguf")
     ours = load_tokenizer(ModelFiles("m", gguf=path))
     theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
     assert ours.encode(text) == theirs.encode(text)
     assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text), skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [(" hello", "<s> ▁ ▁hello"), ("</s>hello", "<s> </s> ▁hello"), ("the</s> he", "<s> ▁the </s> ▁ ▁he")],
+)
+def test_a_space_is_put_before_each_text_between_control_tokens(tmp_path: Path, text: str, pieces: str) -> None:
+    """As SentencePiece, llama.cpp and Llama 2's tokenizer.json do; transformers reads GGUF files as `legacy: false`."""
+    path = _sentencepiece_file(tmp_path / "model.gguf")
+    vocabulary = {token: number for number, token in enumerate(read_gguf(path).metadata["tokenizer.ggml.tokens"])}
+    assert load_tokenizer(ModelFiles("m", gguf=path)).encode(text) == [vocabulary[piece] for piece in pieces.split()]
 
 
 _CUT = "I'M 12345 cats, don't!\n\nx=[y+1];Bar  (ok)"
@@ -135,6 +147,19 @@ _WORDS = {
     "seed-coder": "I|'M| |1|2|3|4|5| cats|,| don|'t|!|\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
     "stablelm2": "I|'M| |1|2|3|4|5| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
     "qwen35": "I|'M| |1|2|3|4|5| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "deepseek-llm": "I|'|M| |1|2|3|4|5| cats|,| don|'|t|!|\n|\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "kimi-k2": "I'M| |123|45| cats|,| don't|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "tiny_aya": "I'M| |12|345| cats|,| don't|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "afmoe": "I|'M| |12|345| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "superbpe": "I'M |12|345| cats, don't!\n\nx=[y+|1|];Bar  (ok)",
+    "chameleon": "I|'|M| |1|2|3|4|5| cats|,| don|'|t|!|\n|\n|x|=|[|y|+|1|]|;|Bar|  |(|ok|)",
+    "exaone-moe": "I|'M| |1|2|3|4|5| cats|,| don|'t|!\n|\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "bailingmoe2": "I|'M| |1|2|3|4|5| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "youtu": "I'M| |1|2|3|4|5| cats|,| don't|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "jais-2": "I|'M| |123|45| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "viking": "I'M| |1|2|3|4|5| cats|,| don't|!\n\n|x=[y+|1|];Bar|  (|ok|)",
+    "minicpm5": "I|'M| |123|45| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "mellum2": "I|'|M| |1|2|3|4|5| cats|,| don|'t|!|\n|\n|x|=[|y|+|1|];|Bar| | (|ok|)",
     "chatglm-bpe": "I|'M| |123|45| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
 }
 """How the words of `_CUT` begin and end, by llama.cpp's name of the way that they are cut."""
@@ -142,13 +167,13 @@ _WORDS = {
 
 @pytest.mark.parametrize("pre", _WORDS)
 def test_text_is_cut_as_the_file_says(pre: str) -> None:
-    cuts = gguf_tokenizer._pre_tokenizer(pre).pre_tokenize_str(_CUT)
+    cuts = pre_tokenizer(pre).pre_tokenize_str(_CUT)
     assert "|".join(_CUT[first:last] for _, (first, last) in cuts) == _WORDS[pre]
 
 
 def test_unknown_gguf_tokenizer_is_named(tmp_path: Path) -> None:
-    path = _sentencepiece_file(tmp_path / "model.gguf", model="bert")
-    with pytest.raises(ModelLoadError, match=r"'bert'; this version knows 'gpt2' and 'llama'"):
+    path = _sentencepiece_file(tmp_path / "model.gguf", model="rwkv")
+    with pytest.raises(ModelLoadError, match=r"'rwkv'; this version knows bert, gemma4, gpt2, llama, t5"):
         load_tokenizer(ModelFiles("m", gguf=path))
 
 
@@ -242,7 +267,7 @@ METADATA: dict[str, dict[str, object]] = {
         "ggml.bos_token_id": 3, "ggml.eos_token_id": 4, "ggml.unknown_token_id": 0, "ggml.padding_token_id": 0,
         "ggml.add_bos_token": True, "ggml.add_space_prefix": True, "chat_template": "{{ messages }}",
     }
-    for kind in ("gpt2", "llama")
+    for kind in ("gpt2", "llama", "gemma4", "bert", "t5")
 }  # fmt: skip
 WRONG: list[object] = [
     5, -1, 1 << 63, 0.5, math.nan, True, "x", "", "$A", "a b c", [1], [0.5] * 5, ["x"], ["a"] * 5, [""] * 5, [True] * 5,
@@ -256,10 +281,10 @@ def test_metadata_of_any_type_loads_or_is_one_error(
     monkeypatch: pytest.MonkeyPatch, kind: str, without: list[str]
 ) -> None:
     """Each key with each wrong value: what read_gguf gives can be of any type that the format has."""
-    whole = {key: value for key, value in METADATA[kind].items() if key not in without or kind == "gpt2"}
+    whole = {key: value for key, value in METADATA[kind].items() if key not in without or kind in ("gpt2", "gemma4")}
     for key, value in itertools.product(whole, WRONG):
         metadata = {f"tokenizer.{name}": each for name, each in {**whole, key: value}.items()}
-        monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda path, m=metadata: GGUFFile(path, m, {}))
+        monkeypatch.setattr(gguf_metadata, "read_gguf", lambda path, m=metadata: GGUFFile(path, m, {}))
         try:
             loaded = load_tokenizer(ModelFiles("m", gguf=Path("model.gguf")))
         except ModelLoadError as error:
@@ -282,7 +307,7 @@ def test_a_gguf_file_with_metadata_of_a_wrong_type_is_reported(
 ) -> None:
     whole = read_gguf(_sentencepiece_file(tmp_path / "model.gguf"))
     whole.metadata[key] = value
-    monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda _: whole)
+    monkeypatch.setattr(gguf_metadata, "read_gguf", lambda _: whole)
     with pytest.raises(ModelLoadError, match=says) as caught:
         load_tokenizer(ModelFiles("m", gguf=tmp_path / "model.gguf"))
     assert caught.value.exit_code == 3

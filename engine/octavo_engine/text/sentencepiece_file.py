@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from octavo_engine.text.gguf_tokenizer import add_tokens, sentencepiece
+from octavo_engine.text.gguf.byte_pairs import character_decoder, character_pairs
+from octavo_engine.text.gguf.tokenizer import add_tokens
 from octavo_engine.text.parts import library_errors
 
 _CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
@@ -61,14 +62,22 @@ def read_sentencepiece(content: bytes, config: Mapping[str, Any]) -> Backend:
     metadata = {
         "scores": [score for _, score, _ in file.pieces],
         "token_type": kinds,
-        "add_space_prefix": _flag(config, "add_prefix_space", True),
         "unknown_token_id": kinds.index(_UNKNOWN) if _UNKNOWN in kinds else None,
     }
-    backend = sentencepiece(metadata, tokens, always=_flag(config, "legacy", False))
+    backend = character_pairs(metadata, tokens)
+    _add_spaces(backend, config)
     add_tokens(backend, tokens, metadata)
     _add_own_tokens(backend, config.get("added_tokens_decoder"))
     _surround(backend, config)
     return backend
+
+
+def _add_spaces(backend: Backend, config: Mapping[str, Any]) -> None:
+    """Put a space before a text, and with `legacy` before each text after a control token too."""
+    prefix = _flag(config, "add_prefix_space", True)
+    scheme = ("always" if _flag(config, "legacy", False) else "first") if prefix else "never"
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
+    backend.decoder = character_decoder(prefix=prefix)
 
 
 def _unlike_llama(file: _SentencePiece, config: Mapping[str, Any]) -> str | None:

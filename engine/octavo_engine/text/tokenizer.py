@@ -129,7 +129,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     place = files.gguf or files.directory
     try:
         if files.gguf is not None:
-            from octavo_engine.text.gguf_tokenizer import read_gguf_tokenizer
+            from octavo_engine.text.gguf.tokenizer import read_gguf_tokenizer
 
             return _tokenizer(read_gguf_tokenizer(files.gguf))
         if files.directory is not None:
