@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import platform
 import random
@@ -42,7 +41,8 @@ from bench.hostile.several_keys import KEYS
 from bench.process_memory import anonymous_mib
 from bench.report import save
 from bench.server import Serving, octavo
-from bench.soak_losses import Client, Loss, LossRecorder, losses_page
+from bench.soak_client import PROMPTS, ask
+from bench.soak_losses import Loss, LossRecorder, losses_page
 from bench.soak_plot import plot
 
 _KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude, rights: [adapters]}\n"
@@ -52,7 +52,6 @@ _DISTURBANCES = {"attack": 30, "worker": 10, "pause": 10, "kill": 1}
 judged (`_JUDGED_SECONDS`)."""
 _WARM_SECONDS, _JUDGED_SECONDS = 600.0, 600.0
 """The first seconds of a server's life, which are not judged, and the least after them of a server that is judged."""
-_PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be", "def fibonacci(n):")
 
 
 @dataclass(frozen=True)
@@ -86,46 +85,6 @@ class Life:
     def judged(self) -> bool:
         """True if the server lived for long enough after its warm-up."""
         return bool(self.samples) and self.samples[-1]["seconds"] >= self.warm_after + _JUDGED_SECONDS
-
-
-async def ask(port: int, prompt: int, tokens: int, client: Client) -> tuple[str, str]:
-    """Stream one greedy answer; return how it ended, and its text. `client` records what was seen."""
-    asked = {"prompt": _PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-    body = json.dumps(asked).encode()
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError as error:
-        client.see(f"connect: {error!r}")
-        return "refused", ""
-    text, end = "", "cut"
-    client.port = writer.get_extra_info("sockname")[1]
-    try:
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
-            b"Authorization: Bearer sk-honest\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        status = (await reader.readuntil(b"\r\n")).split(b" ")[1].decode()
-        if status != "200":
-            content = (await reader.read()).partition(b"\r\n\r\n")[2]
-            client.see(content.decode())
-            return f"error {status} {json.loads(content)['error']['code']}", ""
-        while line := await reader.readline():
-            client.see(line.decode())
-            if line.startswith(b"data: [DONE]"):
-                end = "complete"
-            elif line.startswith(b"data: {"):
-                said = json.loads(line[6:])
-                if "error" in said:
-                    end = f"error {said['error']['code']}"
-                else:
-                    text += "".join(choice["text"] for choice in said["choices"])
-        client.see("end of the connection")
-    except (OSError, asyncio.IncompleteReadError, IndexError) as error:
-        client.see(f"{error!r}")
-        return "cut", text
-    finally:
-        writer.close()
-    return end, text
 
 
 @dataclass
@@ -184,7 +143,7 @@ class Soak:
     async def _user(self, serving: Serving, ended: asyncio.Event) -> None:
         server = len(self.lives) - 1
         while not ended.is_set():
-            prompt, tokens = self.chance.randrange(len(_PROMPTS)), self.chance.choice((8, 24, 60))
+            prompt, tokens = self.chance.randrange(len(PROMPTS)), self.chance.choice((8, 24, 60))
             started, client = time.monotonic(), self._recorder.begin()
             end, text = await ask(serving.port, prompt, tokens, client)
             self.records.append(

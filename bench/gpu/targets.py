@@ -23,7 +23,7 @@ class Target:
 
     @property
     def met(self) -> bool | None:
-        """The reached share; None if it was not measured."""
+        """True if the target was reached; None if it was not measured."""
         if self.measured is None:
             return None
         return self.measured < self.target if self.unit == "s" else self.measured >= self.target

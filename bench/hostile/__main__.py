@@ -58,7 +58,7 @@ class Line:
     before: dict[str, float | int]
     during: dict[str, float | int]
     failures: list[str]
-    """Failures that the honest tenant saw."""
+    """Failures that the honest tenant saw, and that of the attack itself if it broke off."""
     growth_mib: float
     """The most memory of all the server's processes during the attack, minus that before it."""
     series: tuple[int, int]
@@ -133,6 +133,8 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     figures = before.figures(), during.figures()
     left = state, await settled(serving, state)
     failures, log_kib = during.failures[:5], len(log) / 1024
+    if attacker.returncode:  # else an attack that does nothing would meet all targets
+        failures.append(f"the attack ended with exit code {attacker.returncode}")
     return Line(name, outcomes, result["slowest"], *figures, failures, growth, all_series, log_kib, logged, left)
 
 

@@ -65,7 +65,12 @@ class Lengths:
         return cls(mean * math.exp(-sigma * sigma / 2), sigma)
 
     def draw(self, rng: random.Random, most: int) -> int:
-        """Return a random length between `least` and `most`; values outside are drawn again."""
+        """Return a random length between `least` and `most`; values outside are drawn again.
+
+        ValueError if there is none, as with a short --max-model-len.
+        """
+        if most < self.least:
+            raise ValueError(f"lengths are {self.least} tokens at least, and {most} are left: raise --max-model-len")
         while True:
             length = round(self.median * math.exp(self.sigma * rng.gauss(0, 1)))
             if self.least <= length <= most:

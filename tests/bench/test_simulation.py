@@ -51,6 +51,11 @@ def test_lengths_have_the_quantiles_they_are_from() -> None:
     assert SINGLE_TURN.answer.median < 338
 
 
+def test_lengths_that_no_context_has_room_for_are_an_error_and_not_drawn_for_ever() -> None:
+    with pytest.raises(ValueError, match="256 tokens at least, and 128 are left: raise --max-model-len"):
+        TRACES["prefix"](Load(10, 10.0, 512))
+
+
 def test_turns_of_a_conversation_repeat_what_was_said() -> None:
     asks = TRACES["prefix"](Load(500, 10.0, 8192))
     by_name = {ask.name: ask for ask in asks}
