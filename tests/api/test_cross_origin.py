@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from octavo_engine.cli import build_parser
+from octavo_engine.config import ServerConfig
 from octavo_engine.config.sources import read_server_config
+from octavo_engine.errors import ConfigurationError
 from tests.api.served import Served, write_keys
 
 CHAT = "/v1/chat/completions"
@@ -81,3 +83,11 @@ def test_origins_are_given_one_by_one_or_as_vllm_takes_them(given: list[str]) ->
         build_parser().parse_args(["serve", "smollm2"]), {"OCTAVO_ALLOWED_ORIGINS": json.dumps(["*"])}
     )
     assert names.allowed_origins == ["*"]
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://a.example/", "https://A.example", "a.example", '["https://a"', "https://*.example"]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--allowed-origins: no browser sends .* as its origin: "):
+        ServerConfig(allowed_origins=["http://[::1]:8080", "app://localhost", "null", origin])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from octavo_engine.config.setting import check_ranges, setting
+from octavo_engine.errors import ConfigurationError
 from octavo_engine.output_parsing.formats import FORMATS
+
+_ORIGIN = re.compile(r"""\*|null|[a-z][a-z0-9+.-]*://[^*/?#@\sA-Z"']+""")
+"""The values of --allowed-origins. Browsers compare origins letter by letter, so another value would have no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,3 +145,10 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigurationError(
+                    f"--allowed-origins: no browser sends {origin!r} as its origin: write scheme://host or "
+                    "scheme://host:port in small letters, without a path or a / at its end, as in "
+                    "https://app.example.com; * alone stands for all"
+                )
