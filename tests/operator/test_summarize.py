@@ -329,6 +329,29 @@ def test_ready_stays_true_while_new_pods_come() -> None:
     assert condition(status, ConditionType.PROGRESSING).status == "True"
 
 
+PROGRESS = [
+    ("0 of 3 replicas of the newest revision are ready; the furthest replica is Pending", 0, 0, []),
+    ("0 of 3 replicas of the newest revision are ready; the furthest replica is Loading", 0, 1, [RUNNING]),
+    ("1 of 3 replicas of the newest revision are ready; the furthest of the others is Pending", 1, 1, [SERVING]),
+    ("1 of 3 replicas of the newest revision are ready; the furthest of the others is Loading", 1, 2,
+     [SERVING, RUNNING]),
+    ("3 of 3 replicas of the newest revision are ready", 3, 3, [SERVING] * 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "ready", "updated", "new"), PROGRESS, ids=[row[0] for row in PROGRESS])
+def test_progressing_says_how_far_the_new_pods_are(
+    message: str, ready: int, updated: int, new: list[dict[str, Any]]
+) -> None:
+    """The old pods, which serve, are always further."""
+    pods = [pod(f"new-{index}", container=container, revision="r2") for index, container in enumerate(new)]
+    for each in pods:
+        each["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
+    children = deployment(ready=ready + 1, updated=updated, total=updated + 1)
+    status = summary(pod("old", container=SERVING), *pods, of=service(replicas=3), children=children)
+    assert condition(status, ConditionType.PROGRESSING).message == message
+
+
 def test_more_or_fewer_replicas_are_no_rollout() -> None:
     status = summary(pod("old", container=SERVING), children=deployment(ready=1), of=service(replicas=3))
     ready = condition(status, ConditionType.READY)

@@ -8,7 +8,7 @@ from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapters_ready
 from octavo_operator.reconcile.status.facts import Facts
-from octavo_operator.reconcile.status.loading_status import LOADED, loading_status
+from octavo_operator.reconcile.status.loading_status import LOADED, loading_status, next_phase
 from octavo_operator.reconcile.status.memory_fit import memory_fit
 from octavo_operator.reconcile.status.stalled import reconciling, stalled
 from octavo_operator.render.deployment import MIN_READY_SECONDS
@@ -102,7 +102,14 @@ def _progressing(facts: Facts) -> ConditionState:
         return "False", late.reason, late.message
     if waits := facts.newest_waits or facts.refused_pods:
         return "True", waits.reason, waits.message
-    return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {loading_status(facts).phase}"
+    return "True", Reason.DEPLOYING, _how_far(facts)
+
+
+def _how_far(facts: Facts) -> str:
+    if facts.newest_ready >= facts.desired:  # old pods are still there, or the new ones are not available yet
+        return _progress(facts)
+    furthest = "the furthest of the others" if facts.newest_ready else "the furthest replica"
+    return f"{_progress(facts)}; {furthest} is {next_phase(facts)}"
 
 
 def _degraded(facts: Facts) -> ConditionState:
