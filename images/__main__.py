@@ -80,8 +80,8 @@ def _docker_answers() -> bool:
 def _build_with_buildah(target: str, name: str, base: str, archive: Path) -> None:
     missing = [program for program in ("buildah", "debootstrap") if not shutil.which(program)]
     if missing or os.geteuid() != 0:
-        needed = f"the Debian packages {' and '.join(missing)}" if missing else "root"
-        raise ImageError(f"docker does not answer; without it {needed} is needed")
+        needed = f"buildah builds the images: apt-get install {' '.join(missing)}" if missing else "buildah needs root"
+        raise ImageError(f"no docker daemon answers; start one. Without it {needed}")
     if not base:
         _make_base()
     pull = "--pull" if base else "--pull-never"
