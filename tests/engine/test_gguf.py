@@ -200,7 +200,10 @@ SPEC_FAULTS = {
         {"changes": lambda w: w.add_float32("llama.rope.scaling.attn_factor", 1.5)},
         "llama.rope.scaling.attn_factor 1.5 changes answers",
     ),
-    "split": ({"changes": lambda w: w.add_uint16("split.count", 3)}, "llama-gguf-split --merge"),
+    "a part under another name": (
+        {"changes": lambda w: w.add_uint16("split.count", 3)},
+        "is one of 3 files of a model (split.count), and its name says 1",
+    ),
     "head size in words": (
         {"drop": ("add_key_length",), "changes": lambda w: w.add_string("llama.attention.key_length", "wide")},
         "llama.attention.key_length 'wide' is not a whole number",

@@ -132,6 +132,17 @@ def test_a_gguf_file_by_its_prefix_or_its_own_name(bucket: S3Server) -> None:
     assert fetch(f"s3://{BUCKET}/gguf/b.gguf")[0].read_bytes() == b"GGUF b"
 
 
+def test_all_parts_of_a_gguf_model_by_the_prefix_or_by_one_of_them(bucket: S3Server) -> None:
+    for number in (1, 2):
+        bucket.put(f"parts/m-0000{number}-of-00002.gguf", b"GGUF %d" % number)
+    for url in (f"s3://{BUCKET}/parts", f"s3://{BUCKET}/parts/m-00002-of-00002.gguf"):
+        first = fetch(url)[0]
+        assert first.name == "m-00001-of-00002.gguf"
+        assert first.with_name("m-00002-of-00002.gguf").read_bytes() == b"GGUF 2"
+    bucket.put("lone/m-00001-of-00002.gguf", b"GGUF 1")
+    assert "there is no such bucket or prefix" in refused(f"s3://{BUCKET}/lone/m-00001-of-00002.gguf")
+
+
 def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "_HEADER", 1 << 12)
     monkeypatch.setattr(s3_files, "_PART_BYTES", 1 << 20)

@@ -13,7 +13,7 @@ import torch
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.bidirectional import scratch_bytes
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf.file import read_gguf
+from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
@@ -104,7 +104,7 @@ def checkpoint_bytes(files: ModelFiles) -> int | None:
     ModelLoadError if a header is broken.
     """
     if files.gguf is not None:
-        return sum(tensor.num_bytes for tensor in read_gguf(files.gguf).tensors.values())
+        return sum(tensor.num_bytes for tensor in read_model(files.gguf).tensors.values())
     if files.directory is None or not has_weights(files.directory):
         return None
     return sum(tensor.num_bytes for header in read_headers(files.directory) for tensor in header.tensors.values())

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.configuration import quantized_online
-from octavo_engine.model.gguf.file import GGUFFile, read_gguf
+from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.names import huggingface_names
+from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.module_rules import Quantization, Rule
 from octavo_engine.model.quantization.registry import GGUF
@@ -47,7 +48,7 @@ def stored_blocks(files: ModelFiles, spec: ModelSpec) -> Quantization | None:
     """Return the quantization of the linear layers whose blocks can stay as stored; None: there are none."""
     if files.gguf is None:
         return None
-    file = read_gguf(files.gguf)
+    file = read_model(files.gguf)
     modules = {spec.names.of_layer(role, layer) for layer in range(spec.num_layers) for role in _ROLES}
     rules = _rules(file, spec, modules)
     kept = _rules(file, spec, {spec.names.embedding, spec.names.head, spec.names.per_layer_embedding, *_experts(spec)})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.downloads.download import DownloadProgress, Report, one_at_a_time
+from octavo_engine.model.gguf.part_names import first_parts, parts_of
 from octavo_engine.model.model_file import has_file
 from octavo_engine.model.progress import Progress
 
@@ -23,12 +24,13 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of a model on this machine: a directory in Hugging Face layout, or one .gguf file."""
+    """The files of a model on this machine: a directory in Hugging Face layout, or a .gguf file."""
 
     name: str
     """The model as the user wrote it; the default name in the API."""
     directory: Path | None = None
     gguf: Path | None = None
+    """The file, or the first one of a model in several files."""
     commit: str | None = None
     """The commit of a Hugging Face repository; the same revision gives further files of the same model."""
 
@@ -132,7 +134,7 @@ def _local(model: str) -> ModelFiles | None:
 def _gguf(path: Path) -> Path:
     with path.open("rb") as file:
         if file.read(4) == b"GGUF" or path.suffix == ".gguf":
-            return path
+            return parts_of(path)[0]
     raise ModelLoadError(
         f"{path}: is a file but not a GGUF file; give one, or the directory that holds config.json and the weights"
     )
@@ -141,11 +143,12 @@ def _gguf(path: Path) -> Path:
 def _from_directory(model: str, directory: Path) -> ModelFiles:
     if has_file(directory / "config.json"):
         return ModelFiles(model, directory=directory)
-    ggufs = sorted(path for path in directory.glob("*.gguf") if has_file(path))
+    ggufs = first_parts(path.name for path in directory.glob("*.gguf") if has_file(path))
     if len(ggufs) == 1:
-        return ModelFiles(model, gguf=ggufs[0])
+        return ModelFiles(model, gguf=directory / ggufs[0])
     if ggufs:
-        raise ModelLoadError(f"{directory}: {len(ggufs)} .gguf files; name the one to load, such as {ggufs[0]}")
+        example = directory / ggufs[0]
+        raise ModelLoadError(f"{directory}: {len(ggufs)} .gguf files; name the one to load, such as {example}")
     if not any(directory.iterdir()):
         raise ModelLoadError(f"{directory}: the directory is empty; a model needs config.json, weights and a tokenizer")
     raise ModelLoadError(

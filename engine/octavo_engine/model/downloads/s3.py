@@ -29,6 +29,7 @@ from octavo_engine.model.downloads.download import Counter, DownloadProgress, Re
 from octavo_engine.model.downloads.hub import IGNORED, SMALL, WEIGHTS
 from octavo_engine.model.downloads.s3_files import Entry, ObjectFiles, first_line, is_complete
 from octavo_engine.model.gguf.file import has_header
+from octavo_engine.model.gguf.part_names import first_parts, part_names
 from octavo_engine.sizes import format_size
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _FILES_AT_ONCE = 8
 _MOST_FOLDERS = 16
 """The most folders of sentence-transformers' modules: no published model has more."""
+_HEADERS = "header"
+"""The folder of GGUF files that hold their headers alone."""
 _HEADER = 1 << 20
 """Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
@@ -48,7 +51,7 @@ _HEADER = 1 << 20
 def pull(url: str, report: Report, *, weights: bool) -> Path:
     """Return the folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
 
-    For a .gguf file without `weights`, the folder has a sparse file of the same length that holds the header alone. If
+    For .gguf files without `weights`, the folder has sparse files of the same length that hold the headers alone. If
     the store cannot be reached, the files of its last known state are used. ModelLoadError if there is no such model,
     if it cannot be fetched, or if it does not fit on the disk.
     """
@@ -65,8 +68,11 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
         log.warning("%s; using the files in the cache", error)
         return folder
     folder = _remember(home, listed)
-    if not weights and listed[0].name.endswith(".gguf") and not is_complete(folder, listed[0]):
-        return _fetch_header(store, url, listed[0], folder, report)
+    ggufs = [entry for entry in listed if entry.name.endswith(".gguf")]
+    if not weights and not all(is_complete(folder, entry) for entry in ggufs):
+        for entry in ggufs:
+            _fetch_header(store, url, entry, folder, report)
+        return folder / _HEADERS
     _fetch_all(store, url, _selected(listed, weights), folder, report)
     report(DownloadProgress(note=url, complete=True))
     return folder
@@ -123,7 +129,8 @@ def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
         listed = store.list_with_delimiter(f"{prefix}/" if prefix else None)
         objects = [("", meta) for meta in listed["objects"]]
         if not objects and prefix:
-            objects = [("", store.head(prefix))]
+            parent, slash, name = prefix.rpartition("/")
+            objects = [("", store.head(f"{parent}{slash}{part}")) for part in part_names(name)]
         for path in _module_folders(listed["common_prefixes"]):
             in_folder = store.list_with_delimiter(f"{path}/")["objects"]
             objects += [(path.rpartition("/")[2], meta) for meta in in_folder]
@@ -147,10 +154,11 @@ def _of_a_model(url: str, entries: Sequence[Entry]) -> list[Entry]:
     if names & {"config.json", "adapter_config.json"}:
         patterns = (*SMALL, *WEIGHTS)
         return [entry for entry in entries if _matches(entry.name, patterns) and not _matches(entry.name, IGNORED)]
-    if len(ggufs) == 1:
+    models = first_parts(entry.name for entry in ggufs)
+    if len(models) == 1:
         return ggufs
-    if ggufs:
-        raise ModelLoadError(f"{url}: {len(ggufs)} .gguf files; name the one to load, such as {url}/{ggufs[0].name}")
+    if models:
+        raise ModelLoadError(f"{url}: {len(models)} .gguf files; name the one to load, such as {url}/{models[0]}")
     there = f"there are {', '.join(sorted(names)[:5])}" if names else "there is nothing"
     raise ModelLoadError(f"{url}: a model needs a config.json, safetensors and a tokenizer, or a .gguf file; {there}")
 
@@ -213,11 +221,11 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
             pass
 
 
-def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> Path:
-    """Return a folder with the header of the GGUF file, which holds everything but the weights."""
-    header = folder / "header" / "header.gguf"
+def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> None:
+    """Fetch the header of a GGUF file, which holds everything but the weights, into a folder of its own."""
+    header = folder / _HEADERS / entry.name
     if incomplete_files.size_of(header) == entry.size:
-        return header.parent
+        return
     report(DownloadProgress(note=f"reading the header of {url}"))
     files, beginning, enough = ObjectFiles(store, folder, Counter(0, report)), bytearray(), _HEADER
     for piece in files.rest(entry, 0):
@@ -236,7 +244,6 @@ def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: 
         raise ModelLoadError(
             f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME moves the cache"
         ) from error
-    return header.parent
 
 
 def _explain(url: str, error: Exception) -> ModelLoadError:

@@ -9,8 +9,9 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.architectures import gguf_architecture
-from octavo_engine.model.gguf.file import GGUFFile, read_gguf
+from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.gguf.rope import rope_parameters
 
 _FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -19,13 +20,9 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
     """Return the config.json fields of a GGUF file, and its architecture; ModelLoadError if that is not supported."""
-    file = read_gguf(path)
+    file = read_model(path)
     header = Header(file, Fields(str(path), file.metadata))
     fields = header.fields
-    if fields.integer("split.count", 0, 1 << 16, default=1) > 1:
-        raise ModelLoadError(
-            f"{path}: one part of a GGUF model in several files; merge them first: llama-gguf-split --merge"
-        )
     architecture = gguf_architecture(header)
     config = {
         "architectures": [architecture.model_class],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class GGUFTensor:
     start: int
     """Byte offset in the file."""
     num_bytes: int
+    path: Path = field(default=Path(), compare=False)
+    """The file."""
 
     @property
     def num_elements(self) -> int:
@@ -220,7 +222,7 @@ class _Parser:
                 f"{self.path}: cut short: tensor {name!r} ends at byte {start + size}, the file at {self.size}; "
                 "fetch it again"
             )
-        return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size)
+        return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size, self.path)
 
     def check_layout(self, tensors: list[GGUFTensor]) -> int:
         """Check that no tensor appears twice or overlaps another; returns the end of the last one, 0 if none."""

@@ -56,5 +56,5 @@ def _factors(file: GGUFFile, name: str) -> list[float]:
     """Return a vector in the file; ModelLoadError if it is missing."""
     if (tensor := file.tensors.get(name)) is None:
         raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
-    data = np.memmap(file.path, mode="r", dtype=np.uint8)
+    data = np.memmap(tensor.path, mode="r", dtype=np.uint8)
     return [float(value) for value in dequantize_rows(data, tensor, 0, 1).reshape(-1)]

@@ -15,8 +15,9 @@ from torch import Tensor
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
-from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, read_gguf, row_bytes, row_pieces
+from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, row_bytes, row_pieces
 from octavo_engine.model.gguf.names import named_tensors
+from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.progress import Progress
 from octavo_engine.model.spec import ModelSpec
 
@@ -25,11 +26,11 @@ _Memory = np.memmap[Any, Any]
 
 
 class GGUFSource:
-    """One GGUF file as a checkpoint source; the `gguf` package maps its tensors' names to Hugging Face's."""
+    """A GGUF model as a checkpoint source; the `gguf` package maps its tensors' names to Hugging Face's."""
 
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         self.where, self._spec = path, spec
-        self._file = read_gguf(path)
+        self._file = read_model(path)
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
         """Return the tensors' shapes by Hugging Face's names."""
@@ -40,17 +41,18 @@ class GGUFSource:
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """Fill the tensors in parts of bounded size, each directly into its place; numpy releases the GIL."""
-        data = np.memmap(self.where, mode="r", dtype=np.uint8)
         stored_tensors = {name: tensor for name, tensor in self._named(tensors).items() if name in tensors}
         meter = Meter(
             sum(tensor.num_bytes for name, tensor in stored_tensors.items() if tensors[name].pieces), progress
         )
         meter.add(0)
+        files = {tensor.path for tensor in stored_tensors.values()}
+        data = {path: np.memmap(path, mode="r", dtype=np.uint8) for path in files}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="dequantize") as pool:
             jobs = [
                 pool.submit(job)
                 for name, stored in stored_tensors.items()
-                for job in _jobs(data, stored, tensors[name])
+                for job in _jobs(data[stored.path], stored, tensors[name])
             ]
             try:
                 for job in as_completed(jobs):
