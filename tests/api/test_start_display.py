@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,29 +23,19 @@ from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server.console import load_lines
 from octavo_engine.server.console.load_lines import Counts, LoadReading
+from octavo_engine.server.console.progress import show_loading
 from octavo_engine.server.console.start_display import StartDisplay, room_for
 from tests.api.scripted_engine import READY
-from tests.api.served import Served
+from tests.api.served import PATIENCE, Served
+from tests.free_port import free_port
+from tests.terminal import read_until, rest_of
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def command(*flags: str) -> list[str]:
-    """Serves on a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
     serve = [sys.executable, "-m", "tests.api.scripted_server", "serve", "smollm2"]
-    return [*serve, "--host=127.0.0.1", f"--port={port}", *flags]
-
-
-def read_until(terminal: int, process: subprocess.Popen[bytes], wanted: bytes) -> bytes:
-    """Read from a terminal up to `wanted`; if that never comes, the test's own time limit ends it."""
-    shown = b""
-    while wanted not in shown:
-        assert process.poll() is None, shown.decode()
-        shown += os.read(terminal, 65536)
-    return shown
+    return [*serve, "--host=127.0.0.1", f"--port={free_port()}", *flags]
 
 
 def test_a_terminal_shows_how_the_start_goes() -> None:
@@ -54,10 +43,10 @@ def test_a_terminal_shows_how_the_start_goes() -> None:
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
     with subprocess.Popen(command(), stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
-        shown = read_until(ours, process, b"Ctrl-C")
+        shown = read_until(ours, b"Ctrl-C")
         process.send_signal(signal.SIGINT)
-        shown += read_until(ours, process, b"the server is stopped")
-        assert process.wait(60) == 0
+        shown += rest_of(ours)
+        assert process.wait(PATIENCE) == 0
     os.close(ours)
     assert "━".encode() in shown  # a bar
     text = ESCAPES.sub("", shown.decode()).replace("\r\n", "\n")
@@ -72,6 +61,7 @@ def test_a_terminal_shows_how_the_start_goes() -> None:
     assert places == sorted(places)
     assert re.search(r"API +http://127\.0\.0\.1:\d+/v1\n +playground +http://127\.0\.0\.1:\d+/\n", text)
     assert "2 users with 512 tokens each; 4 are answered at once" in text
+    assert "the server is stopped" in text
     assert "INFO" not in text
 
 
@@ -84,7 +74,7 @@ def test_a_pipe_gets_plain_lines(log_format: str) -> None:
             lines.append(line)
             if "is ready at" in line:
                 process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     assert "\x1b" not in "".join(lines)
     if log_format == "json":
         messages = [json.loads(line)["message"] for line in lines]
@@ -112,6 +102,17 @@ def test_the_plan_is_shown_once_and_names_are_no_markup() -> None:
     assert shown.startswith("m[/bold]\n")
     assert "[1] of 2" in shown
     assert "✓ loaded weights 2 in 1.0 s" in shown
+
+
+async def test_a_phase_that_ends_with_the_loading_is_shown_as_done() -> None:
+    """The engine's end of loading cancels the display, which may not have looked since."""
+    screen, state = StringIO(), EngineState("loading", Loading("loading", 0.6, "1 of 2"))
+    showing = asyncio.create_task(show_loading(lambda: state, "m", StartDisplay(Console(file=screen), "m")))
+    await asyncio.sleep(0)
+    state.phase = "ready"
+    showing.cancel()
+    await asyncio.gather(showing, return_exceptions=True)
+    assert "✓ loaded weights 2 in" in screen.getvalue()
 
 
 def test_the_phase_that_failed_is_marked() -> None:

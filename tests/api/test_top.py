@@ -16,7 +16,8 @@ from rich.console import Console
 from octavo_client import top
 from octavo_client.errors import ClientError
 from octavo_client.top import Reading, Server
-from tests.api.served import Served
+from tests.api.served import PATIENCE, Served
+from tests.terminal import read_until, rest_of
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NOTHING = dict.fromkeys(top._WANTED, 0.0)
@@ -88,9 +89,9 @@ def test_a_terminal_gets_a_live_table(server: Served) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "octavo_engine.cli", "top", server.url, "--count", "2", "--interval", "0.1"]
     with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}) as process:
-        assert process.wait(60) == 0
-    os.close(theirs)
-    shown = os.read(ours, 65536).decode()
+        os.close(theirs)
+        shown = rest_of(ours).decode()
+        assert process.wait(PATIENCE) == 0
     os.close(ours)
     assert "\x1b[1A" in shown  # drawn over the first one
     assert ESCAPES.sub("", shown).count(server.url) >= 2
@@ -99,16 +100,14 @@ def test_a_terminal_gets_a_live_table(server: Served) -> None:
 def test_a_terminal_has_its_cursor_again_after_sigterm(server: Served) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "octavo_engine.cli", "top", server.url]
-    shown = ""
     with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm"}) as process:
-        while "RUNNING" not in shown:
-            shown += os.read(ours, 65536).decode()
+        os.close(theirs)
+        shown = read_until(ours, b"RUNNING")
         process.terminate()
-        assert process.wait(60) == 143
-    os.close(theirs)
-    shown += os.read(ours, 65536).decode()
+        shown += rest_of(ours)
+        assert process.wait(PATIENCE) == 143
     os.close(ours)
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.0.0.1:18902"])

@@ -25,10 +25,12 @@ async def show_loading(state: Callable[[], EngineState], name: str, display: Sta
         await _lines(state, name)
         return
     with display.loading():
-        while (now := state()).phase in ("starting", "loading"):
-            display.update(now)
-            await asyncio.sleep(_TICK)
-        display.update(now)
+        try:
+            while (now := state()).phase in ("starting", "loading"):
+                display.update(now)
+                await asyncio.sleep(_TICK)
+        finally:  # the end of loading cancels this, often before the next look
+            display.update(state())
 
 
 async def _lines(state: Callable[[], EngineState], name: str) -> None:
