@@ -29,7 +29,7 @@ def test_setup_says_what_each_step_does_and_nothing_else_in_a_pipe(tmp_path: Pat
     # `make test` tells its children that they are within a make, which then names its folder.
     outside = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")}
     made = subprocess.run(
-        ["make", "setup"], cwd=tmp_path, env=outside, capture_output=True, text=True, check=True, timeout=60
+        ["make", "setup"], cwd=tmp_path, env=outside, capture_output=True, text=True, check=True, timeout=300
     )
     first, *steps = (made.stdout + made.stderr).splitlines()
     assert first.startswith("octavo: setting up .venv") and "a minute or two" in first

@@ -45,6 +45,8 @@ def shared(tokenizer: Tokenizer) -> Iterator[Served]:
 @pytest.fixture
 def server(shared: Served) -> Served:
     """A loaded server; tests may set its answers but must leave it running."""
+    shared.do(shared.engine.release.set)  # what is left of an earlier test, whose client may have gone, ends before
+    shared.wait_until(lambda: not shared.serving.running)
     shared.do(shared.engine.requests.clear)
     shared.do(shared.engine.aborted.clear)
     shared.do(shared.engine.release.clear)

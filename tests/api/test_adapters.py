@@ -194,7 +194,7 @@ def test_loads_of_one_key_that_do_not_end_leave_room_for_those_of_others(
 
         waiting = [pool.submit(post, "ann", f"a{number}", "slow") for number in range(3)]
         try:
-            served.wait_until(lambda: arrived.call_count == 3)
+            served.wait_until(lambda: arrived.call_count == 3 and begun)
             assert post("bob", "b", "here") == 200
             assert begun == ["slow", "here"]
         finally:

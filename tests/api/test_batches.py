@@ -269,7 +269,7 @@ async def test_one_input_file_is_checked_at_a_time_and_keys_take_turns(
     def check(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
         checked.append(path.parent.parent.name)
         loop.call_soon_threadsafe(first.set)
-        going_on.wait(30)
+        going_on.wait(PATIENCE)
         return 0, [LineError("empty_file", "")]
 
     monkeypatch.setattr(job, "check_input", check)
@@ -284,12 +284,12 @@ async def test_one_input_file_is_checked_at_a_time_and_keys_take_turns(
     while sum(map(len, running._checks._waiting.values())) < 4:
         await asyncio.sleep(0.01)
     await running.cancel(made[3])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while made[3].status != "cancelled":
             await asyncio.sleep(0.01)
     assert checked == ["key-rude"]
     going_on.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not all(each.status in ("failed", "cancelled") for each in made):
             await asyncio.sleep(0.01)
     assert checked == ["key-rude", "key-rude", "key-other", "key-rude"]
@@ -306,7 +306,9 @@ def test_a_key_with_many_batches_leaves_every_second_turn_to_another(start: Star
     first = [begin(rude, *[line(f"{batch}-{n}") for n in range(6)]) for batch in range(3)]
     server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 2)
     last = begin(other, *[line(f"o{n}") for n in range(3)])
-    server.wait_until(lambda: other.batches.retrieve(last.id).status == "in_progress")
+    batches = server.server._batches
+    assert batches is not None
+    server.wait_until(lambda: server.do(lambda: "other" in batches.answers.gate._turns._waiting))
     server.do(server.engine.release.set)
     for client, batch in ((other, last), *((rude, each) for each in first)):
         assert ended(server, client, batch).status == "completed"
@@ -602,7 +604,7 @@ async def test_writes_under_way_end_before_a_server_gives_the_folder_up(
 
     def write(*_: object) -> None:
         loop.call_soon_threadsafe(begun.set)
-        going_on.wait(30)
+        going_on.wait(PATIENCE)
         written.append(True)
 
     monkeypatch.setattr(results, "_append_to", write)
@@ -635,7 +637,7 @@ async def test_a_server_that_stops_changes_nothing_that_the_next_one_has_read(
 
     def wait_and_write(path: Path, data: bytes) -> None:
         loop.call_soon_threadsafe(begun.set)
-        going_on.wait(30)
+        going_on.wait(PATIENCE)
         write(path, data)
 
     kept, owner = await kept_files(tmp_path)
@@ -740,7 +742,7 @@ async def test_what_goes_wrong_with_one_keys_files_keeps_no_others(
     kept = Mock(owners=[Mock(active=[]), Mock(active=[])], expire=AsyncMock(side_effect=[ValueError("odd"), None] * 99))
     under_way = batches.Batches(kept, Mock())
     under_way.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while kept.expire.await_count < 4:
             await asyncio.sleep(0.01)
     await under_way.stop()

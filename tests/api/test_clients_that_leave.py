@@ -28,6 +28,12 @@ def sent_and_half_closed(server: Served, *bodies: dict[str, Any]) -> socket.sock
     return client
 
 
+def read_ahead(server: Served) -> list[int]:
+    """The bytes of each connection that are read and not parsed yet; to be called in the server's thread."""
+    connections = server.server._connections.http.server_state.connections
+    return [len(each.conn._receive_buffer) for each in connections if isinstance(each, connection.ClientConnection)]
+
+
 def test_a_client_that_sends_nothing_more_gets_its_answers(server: Served) -> None:
     server.play("Hello")
     with sent_and_half_closed(server, HI, {**HI, "stream": True, "max_tokens": 3}) as client:
@@ -55,11 +61,6 @@ def test_requests_that_come_before_the_last_is_answered_wait_with_the_client(ser
     request = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 16_000 + b"\r\n" + length + body
     count = 600
 
-    def held() -> int:
-        connections = server.server._connections.http.server_state.connections
-        ours = [each for each in connections if isinstance(each, connection.ClientConnection)]
-        return max((len(each.conn._receive_buffer) for each in ours), default=0)
-
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
         sending = threading.Thread(target=client.sendall, args=(request * count,))
         sending.start()
@@ -68,7 +69,7 @@ def test_requests_that_come_before_the_last_is_answered_wait_with_the_client(ser
             answers += (part := client.recv(65536))
             assert part
             assert b"HTTP/1.1 4" not in part
-            most = max(most, server.do(held))
+            most = max(most, *server.do(lambda: read_ahead(server)))
         sending.join()
     assert 0 < most < 1 << 20
 
@@ -82,8 +83,7 @@ def test_a_client_that_leaves_is_noticed_although_it_has_begun_another_request(s
         client.sendall(head % len(body) + body)
         server.wait_until(lambda: server.engine.requests)
         client.sendall(b"\r\n")
-        connections = server.server._connections.http.server_state.connections
-        server.wait_until(lambda: any(len(each.conn._receive_buffer) == 2 for each in connections))
+        server.wait_until(lambda: 2 in server.do(lambda: read_ahead(server)))
     server.wait_until(lambda: len(server.engine.aborted) == 1)
 
 
@@ -98,8 +98,7 @@ def test_a_client_that_leaves_is_noticed_although_its_further_requests_fill_what
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
         client.sendall((head % len(body) + body) * 800)
         server.wait_until(lambda: server.engine.requests)
-        connections = server.server._connections.http.server_state.connections
-        server.wait_until(lambda: any(len(each.conn._receive_buffer) > 64 << 10 for each in connections))
+        server.wait_until(lambda: max(server.do(lambda: read_ahead(server))) > 64 << 10)
         assert client.recv(12) == b"HTTP/1.1 100"
     server.wait_until(lambda: len(server.engine.aborted) == 1)
 
@@ -107,12 +106,12 @@ def test_a_client_that_leaves_is_noticed_although_its_further_requests_fill_what
 def test_a_client_is_not_cut_off_because_the_server_did_not_run(server: Served) -> None:
     """A time limit that ends late does not end the connection: what was sent in time may still wait in the socket."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
-        connections = server.server._connections.http.server_state.connections
         client.sendall(b"GET /version HTTP/1.1\r\n")
-        server.wait_until(lambda: any(len(each.conn._receive_buffer) for each in connections))
-        [ours] = [each for each in connections if len(each.conn._receive_buffer)]
+        server.wait_until(lambda: any(server.do(lambda: read_ahead(server))))
 
         def expire_late() -> None:
+            connections = server.server._connections.http.server_state.connections
+            [ours] = [each for each in connections if len(each.conn._receive_buffer)]
             ours._expire(ours.loop.time() - 2)
             ours._expect(PATIENCE)
 

@@ -23,12 +23,13 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
 from octavo_engine.server.openai.prompts import encode_prompt, encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
+from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
-from tests.api.served import Served
+from tests.api.served import PATIENCE, Served
 
 HI = {"role": "user", "content": "Hi"}
 CHAT = "/v1/chat/completions"
@@ -283,7 +284,10 @@ def test_what_is_not_there(server: Served, path: str, method: str, status: int, 
     assert (answer.status_code, check_shape(answer)["code"]) == (status, code)
 
 
-def test_a_template_without_end_harms_no_other_request(start: Callable[..., Served]) -> None:
+def test_a_template_without_end_harms_no_other_request(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)  # CPU time is what ends them, however busy the machine is
     server = start(program=odd_worker.PROGRAM)
     server.play("Hello there.")
     with ThreadPoolExecutor() as pool:

@@ -425,7 +425,10 @@ async def test_a_task_for_which_there_is_no_memory_costs_no_worker(monkeypatch: 
         assert isinstance(await pool.prepare("", "chat", READY, body), JSONAnswer)
 
 
-def test_a_request_whose_client_has_gone_is_not_prepared(start: Callable[..., Served], tmp_path: Path) -> None:
+def test_a_request_whose_client_has_gone_is_not_prepared(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)
     server = start(program=odd_worker.PROGRAM)
     server.play("Hello")
     body = json.dumps({"prompt": f"wait {tmp_path}"}).encode()

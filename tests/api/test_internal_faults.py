@@ -82,6 +82,7 @@ def accepting() -> Iterator[Accepting]:
 def test_an_error_with_one_connection_does_not_end_accepting(
     accepting: Accepting, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(acceptor, "_LOG_INTERVAL", PATIENCE)
     fault, failed = OSError(28, "No space left on device") if method == "add_reader" else MemoryError(), list[str]()
     owner = accepting._listener if method == "accept" else accepting.acceptor._loop
     original = getattr(owner, method)

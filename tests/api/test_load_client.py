@@ -10,10 +10,10 @@ import pytest
 
 from bench.load import Client, Reply, body_of, percentile, prompts
 from bench.overload import ServerFigures, summarize
-from tests.api.served import Served, write_keys
+from tests.api.served import PATIENCE, Served, write_keys
 
 
-def ask(port: int, *bodies: bytes, key: str = "none", timeout: float = 20) -> list[Reply]:
+def ask(port: int, *bodies: bytes, key: str = "none", timeout: float = PATIENCE) -> list[Reply]:
     """One after the other, on as few connections as the client can."""
 
     async def run() -> list[Reply]:

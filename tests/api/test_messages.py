@@ -25,7 +25,7 @@ from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
-from tests.api.served import Served, write_keys
+from tests.api.served import PATIENCE, Served, write_keys
 
 ASK: list[Any] = [{"role": "user", "content": "Will it rain in Paris?"}]
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -35,7 +35,9 @@ PATH = "/v1/messages"
 
 
 def sdk(server: Served, **options: Any) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.url, **{"api_key": "none", "max_retries": 0, "timeout": 20, **options})
+    return anthropic.Anthropic(
+        base_url=server.url, **{"api_key": "none", "max_retries": 0, "timeout": PATIENCE, **options}
+    )
 
 
 def ask(server: Served, **options: Any) -> Any:

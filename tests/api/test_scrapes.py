@@ -18,7 +18,7 @@ from octavo_engine.server.connections.quick_probes import QuickProbes
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_engine.server.telemetry.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
 from octavo_engine.text.tokenizer import Tokenizer
-from tests.api.served import serve
+from tests.api.served import PATIENCE, serve
 
 
 class Renders:
@@ -105,9 +105,9 @@ def test_a_plain_probe_does_not_wait_for_the_scrapes_and_odd_probes_before_it(
         accepting.start()
         opened.callback(accepting.stop)
         first = connect(path)
-        assert clients.get(timeout=30) == first.getsockname()
+        assert clients.get(timeout=PATIENCE) == first.getsockname()
         others = [connect(path) for _ in range(100)]  # more than may wait, and more than may be silent
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while len(accepting._scrapes) + len(accepting._odd_probes) < acceptor._MOST_PACED:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -166,7 +166,7 @@ def test_half_a_probe_is_a_connection_of_the_server() -> None:
         for begin in (b"GET /health/live HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\nX: " + b"y" * 5000):
             client = opened.enter_context(socket.create_connection(listener.getsockname()))
             client.sendall(begin)
-            assert opened.enter_context(handed.get(timeout=30)).getpeername() == client.getsockname()
+            assert opened.enter_context(handed.get(timeout=PATIENCE)).getpeername() == client.getsockname()
         assert clients.empty()
 
 
@@ -183,8 +183,8 @@ def test_scrapes_of_the_clients_port_are_not_answered_beside_a_port_for_metrics(
         )
         for client in (ours, theirs):
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert opened.enter_context(handed.get(timeout=30)).getpeername() == theirs.getsockname()
-        assert clients.get(timeout=30) == ours.getsockname()
+        assert opened.enter_context(handed.get(timeout=PATIENCE)).getpeername() == theirs.getsockname()
+        assert clients.get(timeout=PATIENCE) == ours.getsockname()
         assert clients.empty()
 
 
@@ -199,4 +199,4 @@ def test_all_scrapes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
         scrapers = [opened.enter_context(socket.create_connection(listener.getsockname())) for _ in range(40)]
         for scraper in scrapers:
             scraper.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert {clients.get(timeout=30) for _ in scrapers} == {each.getsockname() for each in scrapers}
+        assert {clients.get(timeout=PATIENCE) for _ in scrapers} == {each.getsockname() for each in scrapers}

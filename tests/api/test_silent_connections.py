@@ -67,22 +67,31 @@ def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
 ) -> None:
     """A proxy sends requests of several clients over one connection: the end of one is no reason to cut the next."""
     for limit in ("HEAD_SECONDS", "_REST_SECONDS"):
-        monkeypatch.setattr(connection, limit, 0.2)
+        monkeypatch.setattr(connection, limit, PATIENCE)
     server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "ann"))
-    server.play("one two three", gap=0.2)
+    server.play("one two three", hold_after=1)
     refused = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n".encode()
     body = b'{"prompt": "x", "stream": true}'
     head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-ann\r\n"
     stream = f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+    def limited() -> list[bool]:
+        connections = server.server._connections.http.server_state.connections
+        return [each._timer is not None for each in connections]
+
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
         client.sendall(refused)
         assert client.recv(65536).startswith(b"HTTP/1.1 401")
+        assert server.do(limited) == [True]  # for the rest of the body
         if together:
             client.sendall(b"abcde" + stream)
         else:
             client.sendall(b"abcde")
-            time.sleep(0.5)  # a connection may idle for longer than a head may take
+            server.wait_until(lambda: server.do(limited) == [False])  # it may idle for longer than a head may take
             client.sendall(stream)
+        server.wait_until(lambda: server.engine.requests)
+        assert server.do(limited) == [False]
+        server.do(server.engine.release.set)
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
@@ -256,7 +265,7 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
         opened.callback(accepting.stop)
         for _ in range(acceptor._HANDED_AT_ONCE):
             opened.enter_context(connect())
-            opened.enter_context(given.get(timeout=30))
+            opened.enter_context(given.get(timeout=PATIENCE))
         waiting = [opened.enter_context(connect()) for _ in range(4)]
         waiting += [opened.enter_context(connect(b"GET /version HTTP/1.1\r\n\r\n"))]
         while len(accepting._waiting) < 5:
@@ -267,7 +276,7 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
         waiting[4].shutdown(socket.SHUT_WR)  # its request is complete: it waits for the answer
         for _ in range(acceptor._HANDED_AT_ONCE):
             accepting.taken()
-        stayed = [opened.enter_context(given.get(timeout=30)) for _ in range(3)]
+        stayed = [opened.enter_context(given.get(timeout=PATIENCE)) for _ in range(3)]
         assert {each.getpeername() for each in stayed} == {each.getsockname() for each in waiting[2:]}
 
 
@@ -327,6 +336,7 @@ def test_a_probe_is_answered_although_as_many_connections_wait_for_the_loop_as_m
 ) -> None:
     """2,600 connections at once had probes reset, since nothing new was accepted beside those that waited."""
     server = start(max_connections=8)
+    server.engine.watchdog.timeout = float(PATIENCE)
     go_on, clients = threading.Event(), list[socket.socket]()
     server.loop.call_soon_threadsafe(go_on.wait, PATIENCE)
     try:
@@ -345,6 +355,7 @@ def test_a_probe_is_answered_although_as_many_connections_wait_for_the_loop_as_m
 
 def test_probes_and_metrics_answer_while_the_loop_is_held_up_but_not_forever(start: Callable[..., Served]) -> None:
     server = start()
+    server.engine.watchdog.timeout = float(PATIENCE)
     go_on = threading.Event()
     server.loop.call_soon_threadsafe(go_on.wait, PATIENCE)
     try:

@@ -238,12 +238,15 @@ def test_a_thousand_streams_of_cut_characters_have_no_replacement_and_equal_the_
 
 
 def test_two_hundred_clients_that_leave_at_a_random_byte_leave_nothing_behind(server: Served) -> None:
-    """Each is aborted, unless it had all of its answer; no request, block or place in the queue stays taken."""
-    server.play(" word" * 60)
+    """Each is aborted, unless it had all of its answer; no request, block or place in the queue stays taken.
+
+    Every second answer, to the longer prompts, never ends by itself, however late its client leaves.
+    """
+    server.play(" word" * 60, hold_after=40, hold_prompts_over=1)
     draws = random.Random(7)
     for number in range(200):
-        body = b'{"prompt": ["x", "y"], "n": 2, "max_tokens": 50, "stream": %s}' % (b"true" if number % 4 else b"false")
-        request = raw_post(body)
+        text, stream = b"x" if number % 4 < 2 else b"x y", b"true" if number % 4 else b"false"
+        request = raw_post(b'{"prompt": ["%s", "z"], "n": 2, "max_tokens": 50, "stream": %s}' % (text, stream))
         with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
             if number % 8 == 1:  # in the middle of what it sends
                 connection.sendall(request[: draws.randrange(1, len(request))])

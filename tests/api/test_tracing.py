@@ -58,9 +58,12 @@ class Collector:
         ]
 
     def of(self, trace: str) -> list[Span]:
-        """The spans of a trace in the order in which they began, those of one time by their ends."""
-        found = [span for span in self.spans if span.trace_id.hex() == trace]
-        return sorted(found, key=lambda span: (span.start_time_unix_nano, -span.end_time_unix_nano))
+        """The spans of a trace in the order in which they began, those of one time by their ends.
+
+        An exporter that waited too long for an answer sends its spans again: each counts once.
+        """
+        found = {span.span_id: span for span in self.spans if span.trace_id.hex() == trace}
+        return sorted(found.values(), key=lambda span: (span.start_time_unix_nano, -span.end_time_unix_nano))
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def test_llm_answers_with_six_packages_alone(site, tiny_model, tmp_path):
     adapter = RandomAdapter(4).save(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "adapter")
     given = json.dumps([str(site), str(ENGINE), ELSEWHERE, str(tiny_model), SETTINGS, PROMPT, str(adapter)])
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", PROGRAM, given], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-I", "-S", "-c", PROGRAM, given], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     params = SamplingParams(max_tokens=12, temperature=0)

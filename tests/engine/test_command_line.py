@@ -224,10 +224,10 @@ def test_a_signal_ends_a_long_command_although_a_thread_works(number: signal.Sig
         f"with ended_at_once('to go on'):\n    threading.Thread(target=time.sleep, args=[600]).start()\n"
         f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(600)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (128 + number, "\nto go on\n")
     program = f"import os\nos.close(2)\n{program}"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 128 + number
+    assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 128 + number
 
 
 def test_a_signal_that_is_ignored_ends_no_long_command(monkeypatch: pytest.MonkeyPatch) -> None:

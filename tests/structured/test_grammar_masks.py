@@ -382,7 +382,7 @@ def test_of_requests_that_wait_for_one_grammar_the_one_that_ends_is_forgotten(
 
 def test_a_grammar_whose_request_has_ended_is_not_compiled(masks: GrammarMasks) -> None:
     go_on = Event()
-    masks._thread.submit("", lambda: go_on.wait(10))
+    masks._thread.submit("", lambda: go_on.wait(120))
     ask(masks, "gone", 'start: "never compiled"')
     masks.remove("gone")
     ask(masks, "here", 'start: "compiled"')
@@ -399,7 +399,7 @@ def test_a_tenants_grammar_waits_for_few_of_another(masks: GrammarMasks, monkeyp
     compiled(masks, "first")
     masks._thread._uses = RecentUses(time.monotonic)  # both keys have used the thread for as long: not at all
     go_on, order = Event(), list[str]()
-    masks._thread.submit("rude", lambda: go_on.wait(10))
+    masks._thread.submit("rude", lambda: go_on.wait(120))
     for name, tenant, grammar in (
         *((f"rude {number}", "rude", choice_grammar([f"rude {number}"])) for number in range(30)),
         ("second", "honest", honest[1]),

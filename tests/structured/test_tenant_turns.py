@@ -12,12 +12,15 @@ import pytest
 
 from octavo_engine.structured.tenant_turns import TenantTurns
 
+PATIENCE = 120
+"""Seconds in which the thread has to begin or end something: no test waits so long unless something is wrong."""
+
 
 def busy(turns: TenantTurns) -> Event:
     """Keep the thread busy until the event is set."""
     began, go_on = Event(), Event()
-    turns.submit("", lambda: (began.set(), go_on.wait(10)))
-    began.wait(10)
+    turns.submit("", lambda: (began.set(), go_on.wait(PATIENCE)))
+    began.wait(PATIENCE)
     return go_on
 
 
@@ -29,7 +32,7 @@ def test_tenants_take_turns_and_each_has_its_own_order() -> None:
     ]
     go_on.set()
     for piece in pieces:
-        piece.result(10)
+        piece.result(PATIENCE)
     assert done == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
@@ -47,12 +50,12 @@ def test_a_tenant_with_short_work_waits_for_no_long_work_of_each_other() -> None
     pieces = [turns.submit(name, partial(compute, name, 0.05)) for name in "abc"]
     go_on.set()
     for piece in pieces:
-        piece.result(10)
+        piece.result(PATIENCE)
     go_on = busy(turns)
     pieces = [turns.submit(name, partial(compute, name, 0.0)) for name in ("a", "b", "c", "another")]
     go_on.set()
     for piece in pieces:
-        piece.result(10)
+        piece.result(PATIENCE)
     assert done[:3] == ["a", "b", "c"] and done[3] == "another"
 
 
@@ -65,8 +68,8 @@ def test_what_is_cancelled_takes_no_turn_and_what_fails_ends_nothing() -> None:
     assert all(piece.cancel() for piece in gone)
     go_on.set()
     with pytest.raises(ZeroDivisionError):
-        failing.result(10)
-    last.result(10)
+        failing.result(PATIENCE)
+    last.result(PATIENCE)
     assert done == ["last"]
     assert not turns._waiting
 
