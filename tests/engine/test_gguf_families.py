@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from adapters import RandomAdapter
-from checkpoints import reference_model
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import CASES, write_case
 from stepper import Sequence, Stepper
@@ -27,7 +26,7 @@ TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    model = reference_model(case.family, **case.changes)
+    model = case.model()
     files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
     decoder = load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
     (logits,) = Stepper(decoder).step([(Sequence(TOKENS), len(TOKENS))])
@@ -37,11 +36,11 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "gemma2"])
+@pytest.mark.parametrize("name", ["llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "gemma2", "deepseek2"])
 def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: Path) -> None:
     """Fused rows, permuted rows and shared experts stay in blocks, and give what the dequantized numbers do."""
     case = CASES[name]
-    model = reference_model(case.family, **case.changes)
+    model = case.model()
     files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name, Kind.Q8_0))
     found = []
     for flag in (None, "gguf"):
@@ -64,7 +63,7 @@ def test_each_architecture_that_is_read_is_tried() -> None:
 def test_adapters_have_the_rows_of_hugging_faces_checkpoint(name: str, tmp_path: Path) -> None:
     """The file has query, key and value in other groups, or rows of layers without RoPE permuted as if they had it."""
     case, device = CASES[name], torch.device("cpu")
-    model = reference_model(case.family, **case.changes)
+    model = case.model()
     files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
     decoder = load_model(files, read_spec(files), device, torch.float32, lambda *_: None)
     slots = LoraSlots(decoder, lora_targets(decoder, device, gguf=True), 1, 4)

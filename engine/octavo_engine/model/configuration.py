@@ -70,9 +70,9 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     if files.gguf is not None:
         from octavo_engine.model.gguf.config import gguf_config
 
-        config, architecture = gguf_config(files.gguf)
+        config, of_file = gguf_config(files.gguf)
         family = find_family(config["architectures"], files.gguf)
-        return architecture.of_file(family.read(family.fields(str(files.gguf), config)))
+        return of_file(family.read(family.fields(str(files.gguf), config)))
     if files.directory is None:
         raise ModelLoadError(f"{files.name}: no files to read")
     path = files.directory / "config.json"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.gguf.file import GGUFFile
-from octavo_engine.model.gguf.names import huggingface_names
+from octavo_engine.model.gguf.names import huggingface_names, stored_tensor
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.module_rules import Quantization, Rule
@@ -18,9 +17,10 @@ from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec
 
-_OF_EXPERT = re.compile(r"(?<=_exps)\.\d+$")
-"""The number of an expert in a name; the file has all experts in one tensor."""
-_ROLES = ("query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")
+_ROLES = (
+    *("query", "query_up", "key", "value", "output", "output_gate"),
+    *("gate", "up", "down", "shared_gate", "shared_up", "shared_down"),
+)
 """The roles of the linear layers in files of the supported architectures."""
 
 
@@ -68,7 +68,7 @@ def _rules(file: GGUFFile, spec: ModelSpec, modules: Iterable[str]) -> tuple[Rul
     """Return a rule for each block type that some of `modules` have in the file."""
     names: dict[str, set[str]] = {}
     for stored, module in huggingface_names(file, spec.num_layers, modules).items():
-        tensor = file.tensors.get(f"{_OF_EXPERT.sub('', stored.removesuffix('.weight'))}.weight")
+        tensor = stored_tensor(file, f"{stored.removesuffix('.weight')}.weight")
         if tensor is not None and tensor.type_name in FORMATS:
             names.setdefault(tensor.type_name, set()).add(module)
     return tuple(Rule(method=GGUFBlocks(kind), names=frozenset(found)) for kind, found in sorted(names.items()))

@@ -98,6 +98,11 @@ class TensorNames:
     latent: str = "model.layers.{layer}.self_attn.kv_a_proj_with_mqa"
     latent_norm: str = "model.layers.{layer}.self_attn.kv_a_layernorm"
     latent_up: str = "model.layers.{layer}.self_attn.kv_b_proj"
+    splits_latent_up: bool = False
+    """Whether files have `latent_key_up` and `latent_value_up` in place of `latent_up`: the rows of each head's key
+    (without its rotated part), transposed, and of its value (GGUF)."""
+    latent_key_up: str = "model.layers.{layer}.self_attn.k_b_proj"
+    latent_value_up: str = "model.layers.{layer}.self_attn.v_b_proj"
     query_scaling: str = "model.layers.{layer}.self_attn.softmax_scaling"
     """The module with two numbers for each head, `.s` and `.b`."""
     rotated_norm: str = "model.layers.{layer}.self_attn.k_rope_only_layernorm"

@@ -9,6 +9,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from checkpoints import reference_model
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import quantize
 from gguf_writer import permute
@@ -30,6 +31,14 @@ class Case:
     """One of the model's tensors as those that are stored; a name that begins with `blk.` is stored as it is."""
     vectors: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     layer_norm: bool = False
+    prepare: Callable[[Any], None] = lambda model: None
+    """Changes a model of a class that stands for another one."""
+
+    def model(self) -> Any:
+        """Return a random model of transformers."""
+        model = reference_model(self.family, **self.changes)
+        self.prepare(model)
+        return model
 
 
 def permuted(config: Any, name: str, array: np.ndarray) -> Tensors:

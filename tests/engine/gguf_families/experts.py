@@ -25,6 +25,8 @@ def stacked(config: Any, name: str, array: np.ndarray, *, rope: bool = False) ->
         yield f"{block}.ffn_up_shexp.weight", up
     elif name.endswith("shared_mlp.output_linear.weight"):
         yield f"{block}.ffn_down_shexp.weight", array
+    elif name.endswith("e_score_correction_bias"):
+        yield f"{block}.exp_probs_b.bias", array
     elif name.endswith("mlp.gate.weight") or ".router." in name:
         yield f"{block}.ffn_gate_inp.weight", array
     elif rope:
@@ -59,7 +61,52 @@ def experts(config: Any) -> dict[str, Any]:
     return {"expert_count": count, "expert_used_count": config.num_experts_per_tok, **width_key}
 
 
+def routed(config: Any) -> dict[str, Any]:
+    """Return the keys of a mixture of DeepSeek's shape."""
+    norm = {"expert_weights_norm": True} if config.norm_topk_prob else {}
+    return {
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        **norm,
+    }
+
+
+def with_half_shared(model: Any) -> None:
+    """A shared expert whose result Qwen's gate always halves."""
+    for name, parameter in model.named_parameters():
+        if "shared_expert_gate" in name:
+            parameter.data.zero_()
+
+
+def without_gate(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """A model of Qwen 2's whose shared expert counts half, as one with a shared expert of smaller numbers."""
+    if "shared_expert.down_proj" in name:
+        array = array / 2
+    if "shared_expert_gate" not in name:
+        yield from stacked(config, name, array, rope=True)
+
+
+def with_next_layer(config: Any) -> dict[str, np.ndarray]:
+    """The layer behind the model's that predicts a further token."""
+    return {f"blk.{config.num_hidden_layers}.nextn.enorm.weight": np.ones(config.hidden_size, np.float32)}
+
+
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ROUTED = {
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
+GROUPS = {"n_group": 4, "topk_group": 2}
 LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 
@@ -80,6 +127,38 @@ EXPERTS: dict[str, Case] = {
         {**SCALES, **LOCAL, "shared_intermediate_size": 48},
         lambda c: {**granite(c), **experts(c), "expert_shared_feed_forward_length": 48},
         partial(stacked, rope=True),
+    ),
+    "deepseek": Case(
+        "Qwen2Moe",
+        {**MOE, "shared_expert_intermediate_size": 64, "mlp_only_layers": [0], "qkv_bias": False},
+        lambda c: {
+            **experts(c),
+            "expert_shared_count": 2,
+            "leading_dense_block_count": 1,
+            "expert_weights_scale": 1.0,
+            "rope.scaling.type": "none",
+        },
+        without_gate,
+        prepare=with_half_shared,
+    ),
+    "glm4moe": Case(
+        "Glm4Moe",
+        {
+            **ROUTED,
+            **GROUPS,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "head_dim": 16,
+            "norm_topk_prob": True,
+        },
+        lambda c: {
+            **routed(c),
+            "expert_gating_func": 2,
+            "nextn_predict_layers": 1,
+            "block_count": c.num_hidden_layers + 1,
+        },
+        stacked,
+        with_next_layer,
     ),
     "olmoe": Case("Olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, experts, stacked),
     "gpt-oss": Case(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.header import Header
-from octavo_engine.model.gguf.spec_changes import ungrouped_qkv, with_ropes
+from octavo_engine.model.gguf.spec_changes import split_latent_up, ungrouped_qkv, with_ropes
 from octavo_engine.model.spec import ModelSpec
 
 
@@ -28,9 +29,10 @@ class GGUFArchitecture:
     """The name of the model's class in config.json, by which the family is found."""
     experts: bool = False
     other_classes: tuple[str, ...] = ()
-    """Further model classes that are converted to the same architecture and computed in the same way."""
+    """Further model classes that are converted to the same architecture: computed in the same way, or named by what
+    `read` returns."""
     read: Callable[[Header], dict[str, Any]] = _nothing
-    """Fields of config.json beside those that all architectures have."""
+    """Fields of config.json beside those that all architectures have, or in place of them."""
     change: Callable[[ModelSpec], ModelSpec] = _unchanged
     """Changes the spec where GGUF files store tensors in another way than Hugging Face's checkpoints."""
     interleaves_rope: bool = False
@@ -40,7 +42,9 @@ class GGUFArchitecture:
     """Whether the file has all rows of query, then of key, then of value, where the checkpoint has the heads of one KV
     head after another's."""
 
-    def of_file(self, spec: ModelSpec) -> ModelSpec:
-        """Return `spec` with the changes for GGUF files."""
+    def of_file(self, spec: ModelSpec, file: GGUFFile) -> ModelSpec:
+        """Return `spec` with the changes for a GGUF file."""
         spec = with_ropes(spec, interleaved=True) if self.interleaves_rope else spec
+        if any(name.endswith(".attn_k_b.weight") for name in file.tensors):  # older files have it as one tensor
+            spec = split_latent_up(spec)
         return self.change(ungrouped_qkv(spec) if self.ungroups_qkv else spec)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.architectures import gguf_architecture
 from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.gguf.rope import rope_parameters
+from octavo_engine.model.spec import ModelSpec
 
 _FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
-    """Return the config.json fields of a GGUF file, and its architecture; ModelLoadError if that is not supported."""
+def gguf_config(path: Path) -> tuple[dict[str, Any], Callable[[ModelSpec], ModelSpec]]:
+    """Return the config.json fields of a GGUF file, and the change of their spec for the tensors of this file.
+
+    ModelLoadError if its architecture is not supported.
+    """
     file = read_model(path)
     header = Header(file, Fields(str(path), file.metadata))
     fields = header.fields
     architecture = gguf_architecture(header)
     config = {
         "architectures": [architecture.model_class],
-        "num_hidden_layers": header.integer("block_count", 1, 4096),
+        "num_hidden_layers": header.integer("block_count", 1, 4096) - header.predicting_layers,
         "intermediate_size": header.integer("feed_forward_length"),
         **_attention(header),
         "vocab_size": _vocab_size(file, fields),
@@ -42,7 +47,7 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
     }
     config |= architecture.read(header)
     header.refuse_unread()
-    return config, architecture
+    return config, partial(architecture.of_file, file=file)
 
 
 def _attention(header: Header) -> dict[str, Any]:

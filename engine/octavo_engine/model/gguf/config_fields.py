@@ -9,6 +9,9 @@ from typing import Any
 
 from octavo_engine.model.gguf.header import Header
 
+_SCORES = {1: "softmax", 2: "sigmoid"}
+"""The functions of a router's scores by their numbers in headers."""
+
 
 def window_field(header: Header) -> dict[str, Any]:
     """Return the window of layers that have one; 0 in the header stands for none."""
@@ -42,6 +45,30 @@ def rms_epsilon(header: Header) -> dict[str, Any]:
     names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
     name = next((name for name in names if header.has(name)), names[0])
     return {"rms_norm_eps": header.fields.number(header.key(name), 0, 1)}
+
+
+def router_fields(header: Header, *scores: str) -> dict[str, Any]:
+    """Return what DeepSeek's mixtures of experts and those after them have besides, under DeepSeek's names.
+
+    `scores`: the functions of scores that the architecture is computed with; the first one is that of files that do not
+    state it. ModelLoadError for another one.
+    """
+    key = header.key("expert_gating_func")
+    number = header.integer("expert_gating_func", 0, 1 << 16, default=0)
+    function = _SCORES.get(number, "") or (scores[0] if number == 0 else "")
+    if function not in scores:
+        raise header.fields.wrong(key, number, f"is not supported; supported: {', '.join(scores)}")
+    groups = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
+    return {
+        **experts_fields(header),
+        **{ours: header.integer(theirs, 0, default=1) or 1 for ours, theirs in groups.items()},
+        "n_routed_experts": header.integer("expert_count"),
+        "n_shared_experts": header.integer("expert_shared_count", 0, default=0),
+        "first_k_dense_replace": header.integer("leading_dense_block_count", 0, default=0),
+        "norm_topk_prob": header.fields.boolean(header.key("expert_weights_norm"), False),
+        "routed_scaling_factor": header.number("expert_weights_scale", default=1.0) or 1.0,  # 0: there is none
+        "scoring_func": function,
+    }
 
 
 def granite_fields(header: Header) -> dict[str, Any]:

@@ -19,6 +19,8 @@ _CHANGES_THE_ANSWER: Mapping[str, tuple[object, ...]] = {
     "attention.temperature_scale": _NOTHING,
     "attn_logit_softcapping": _NOTHING,
     "embedding_scale": _NOTHING,
+    "expert_gating_func": (0, 1),
+    "expert_group_count": _NOTHING,
     "expert_weights_scale": _NOTHING,
     "final_logit_softcapping": _NOTHING,
     "logit_scale": _NOTHING,
@@ -55,6 +57,11 @@ class Header:
     def number(self, name: str, **default: float) -> float:
         """Return a number; ModelLoadError otherwise."""
         return self.fields.number(self.key(name), -1e12, 1e12, **default)
+
+    @property
+    def predicting_layers(self) -> int:
+        """The last layers of `block_count` that predict further tokens, and that are not read."""
+        return self.integer("nextn_predict_layers", 0, 64, default=0)
 
     def rope_scaling(self) -> tuple[str, float | None]:
         """Return the type of RoPE's scaling, and the factor by which angles are slower, None if there is none.

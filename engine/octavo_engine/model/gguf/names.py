@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor
 
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
-_STACKED = re.compile(r"(blk\.\d+\.ffn_\w+_exps)\.(weight|bias)")
+_STACKED = re.compile(r"(blk\.\d+\.ffn_)(\w+)_exps\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_OF_EXPERT = re.compile(r"(?<=_exps)\.\d+(?=\.)")
 _SUFFIXES = (".weight", ".bias")
 _READ_WITH_THE_SPEC = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -29,13 +32,14 @@ def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> 
         expert = _EXPERT.fullmatch(name)
         stem, number = (f"{expert[1]}{expert[3]}", f".{expert[2]}") if expert else (name, "")
         bare = stem.removeprefix("transformer.")  # the package has BLOOM's names without this prefix
-        theirs = mapping.get_name(stem, _SUFFIXES) or mapping.get_name(bare, _SUFFIXES)
+        bias = re.sub(r"_bias$", ".bias", stem)  # a correction of scores is the bias of a module to the converter
+        theirs = next(filter(None, (mapping.get_name(each, _SUFFIXES) for each in (stem, bare, bias))), None)
         if theirs is None:
             continue
         theirs, dot, ending = theirs.rpartition(".") if theirs.endswith(_SUFFIXES) else (theirs, "", "")
         stored = f"{theirs}{number}{dot}{ending}"
-        if not ending and f"{stored}.weight" in file.tensors:
-            stored += ".weight"  # parameters outside modules have no such ending in checkpoints
+        if not ending:  # parameters outside modules have no such ending in checkpoints
+            stored += next((suffix for suffix in _SUFFIXES if f"{stored}{suffix}" in file.tensors), "")
         names_of_stored[stored] = name
     return names_of_stored
 
@@ -45,7 +49,7 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
     names = huggingface_names(file, num_layers, expected)
     tensors: dict[str, GGUFTensor] = {}
     for stored in file.tensors.values():
-        if stored.name in _READ_WITH_THE_SPEC:
+        if stored.name in _READ_WITH_THE_SPEC or _predicts(stored.name, file, num_layers):
             continue
         for tensor in _split_experts(stored, names):
             name = names.get(tensor.name, tensor.name)
@@ -55,19 +59,33 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
     return tensors
 
 
+def stored_tensor(file: GGUFFile, name: str) -> GGUFTensor | None:
+    """Return the tensor that has the weight of this name in the file, all experts' for one expert's; None: none has."""
+    stacked = _OF_EXPERT.sub("", name)
+    return file.tensors.get(stacked) or file.tensors.get(re.sub(r"(?<=\.ffn_)(gate|up)(?=_exps\.)", "gate_up", stacked))
+
+
+def _predicts(name: str, file: GGUFFile, num_layers: int) -> bool:
+    """Return True for a tensor of the layers behind the model's that predict further tokens."""
+    layer = _LAYER.match(name)
+    return layer is not None and num_layers <= int(layer[1]) < file.metadata[f"{file.architecture}.block_count"]
+
+
 def _split_experts(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:
-    """Yield each expert's part if experts are expected one by one, else the tensor itself."""
+    """Yield each expert's part if experts are expected one by one, else the tensor itself.
+
+    Some files have gate and up as one tensor, in which each expert's rows of gate precede those of up.
+    """
     stacked = _STACKED.fullmatch(stored.name)
-    count = stored.shape[0]
-    if stacked is None or len(stored.shape) < 2 or f"{stacked[1]}.{count - 1}.{stacked[2]}" not in names:
+    if stacked is None or len(stored.shape) < 2:
         yield stored
         return
-    size = stored.num_bytes // count
-    for number in range(count):
-        yield replace(
-            stored,
-            name=f"{stacked[1]}.{number}.{stacked[2]}",
-            shape=stored.shape[1:],
-            start=stored.start + number * size,
-            num_bytes=size,
-        )
+    count, before, ending = stored.shape[0], stacked[1], stacked[3]
+    roles = ("gate", "up") if stacked[2] == "gate_up" else (stacked[2],)
+    if f"{before}{roles[0]}_exps.{count - 1}.{ending}" not in names or stored.shape[1] % len(roles):
+        yield stored
+        return
+    shape, size = (stored.shape[1] // len(roles), *stored.shape[2:]), stored.num_bytes // count // len(roles)
+    for index, (number, role) in enumerate(product(range(count), roles)):
+        name, start = f"{before}{role}_exps.{number}.{ending}", stored.start + index * size
+        yield replace(stored, name=name, shape=shape, start=start, num_bytes=size)

@@ -50,6 +50,11 @@ def llama_names(spec: ModelSpec) -> ModelSpec:
     return replace(spec, names=TensorNames())
 
 
+def split_latent_up(spec: ModelSpec) -> ModelSpec:
+    """Return `spec` whose projection of latents is two tensors: of keys, transposed, and of values."""
+    return replace(spec, names=replace(spec.names, splits_latent_up=True))
+
+
 def as_rows(spec: ModelSpec) -> ModelSpec:
     """Return `spec` with weights as [out, in], which GPT-2's checkpoints store transposed."""
     return replace(spec, names=replace(spec.names, transposed=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields
+from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields, router_fields
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.spec_changes import numbered_experts, of_gpt_oss
 
@@ -32,6 +32,23 @@ def _granite_moe_fields(header: Header) -> dict[str, Any]:
     return {**granite_fields(header), **experts_fields(header), "shared_intermediate_size": shared}
 
 
+def _deepseek_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of DeepSeek's first mixture."""
+    shared = header.integer("expert_shared_count", 0, default=0)
+    dense = header.integer("leading_dense_block_count", 0, default=0)
+    return {
+        **experts_fields(header),
+        "n_routed_experts": header.integer("expert_count"),
+        "n_shared_experts": shared,
+        "first_k_dense_replace": dense,
+    }
+
+
+def _glm4_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of GLM-4.5."""
+    return {**router_fields(header, "sigmoid"), "use_qk_norm": header.stored("attn_q_norm.weight")}
+
+
 def _gpt_oss_fields(header: Header) -> dict[str, Any]:
     """Return gpt-oss's fields."""
     width = header.integer("expert_feed_forward_length")
@@ -55,6 +72,20 @@ EXPERTS = (
         interleaves_rope=True,
     ),
     GGUFArchitecture(name="olmoe", model_class="OlmoeForCausalLM", experts=True, read=experts_fields),
+    GGUFArchitecture(
+        name="deepseek",
+        model_class="DeepseekForCausalLM",
+        experts=True,
+        read=_deepseek_fields,
+        interleaves_rope=True,
+    ),
+    GGUFArchitecture(
+        name="glm4moe",
+        model_class="Glm4MoeForCausalLM",
+        other_classes=("SolarOpenForCausalLM",),
+        experts=True,
+        read=_glm4_moe_fields,
+    ),
     GGUFArchitecture(
         name="gpt-oss", model_class="GptOssForCausalLM", experts=True, read=_gpt_oss_fields, change=of_gpt_oss
     ),

@@ -208,9 +208,7 @@ class LatentAttention(CachedAttention):
             yield from self.query_norm.tensors(names.of_layer("query_latent_norm", layer))
         if self.latent_norm is not None:
             yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
-        rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
-        name, target = names.of_layer("latent_up", layer), self.up.view(-1, spec.latent)
-        yield from dequantized_tensors(self.options.stored_by(name), name, target, rows, columns)
+        yield from self._up_tensors()
         yield from self.output.tensors(names.of_layer("output", layer))
         if self.gate is not None:
             yield from self.gate.tensors(names.of_layer("output_gate", layer))
@@ -225,6 +223,18 @@ class LatentAttention(CachedAttention):
         if self.index is not None:
             yield from self.index.tensors()
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
+
+    def _up_tensors(self) -> Iterator[CheckpointTensor]:
+        """Yield the projection from latents to keys and values: one tensor, or one each with an item for each head."""
+        names, layer, spec = self.options.names, self.layer, self.spec
+        if names.splits_latent_up:
+            keys, values = self.up[:, : spec.plain_dim].transpose(1, 2), self.up[:, spec.plain_dim :]
+            yield plain(f"{names.of_layer('latent_key_up', layer)}.weight", keys, self.heads)
+            yield plain(f"{names.of_layer('latent_value_up', layer)}.weight", values, self.heads)
+            return
+        rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
+        name, target = names.of_layer("latent_up", layer), self.up.view(-1, spec.latent)
+        yield from dequantized_tensors(self.options.stored_by(name), name, target, rows, columns)
 
     def scratch_bytes(self, max_tokens: int, max_context: int) -> int:
         """Return an upper bound of a step's bytes while queries choose tokens and attend to them; 0 without a choice.

@@ -1,0 +1,71 @@
+"""GGUF files of models with latent attention (MLA).
+
+Old files have the projection from latents to keys and values as one tensor, and a head's sizes in the keys of plain
+attention. New ones have two tensors, in those keys the sizes of what is cached, and a head's sizes in other keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.config_fields import router_fields
+from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.rope import rope_parameters
+
+_GROUPS = {(60, 160): (8, 3), (61, 256): (8, 4)}
+"""The groups of experts, and those kept, by layers and experts: of DeepSeek V2 and V3, whose old files do not state
+them."""
+_GLM_LAYERS, _GLM_VOCABULARY = (47, 48), 154880
+"""GLM-4.7-Flash's sizes: its first files do not state that scores are sigmoids."""
+
+
+def latent_fields(header: Header) -> dict[str, Any]:
+    """Return the sizes of latent attention, and RoPE with its factor of scores."""
+    own = "_mla" if header.has("attention.key_length_mla") else ""
+    key, value = (header.integer(f"attention.{part}_length{own}", 1, 4096) for part in ("key", "value"))
+    rotary = header.integer("rope.dimension_count", 1, key - 1)
+    rope, log_multiplier = rope_parameters(header), "rope.scaling.yarn_log_multiplier"
+    if rope.get("rope_type") == "yarn" and header.has(log_multiplier):
+        scale = round(10 * header.number(log_multiplier), 6)  # the converter stores a tenth of it, in float32
+        rope |= {"mscale": scale, "mscale_all_dim": scale}
+    return {
+        "q_lora_rank": header.integer("attention.q_lora_rank") if header.stored("attn_q_a.weight") else None,
+        "kv_lora_rank": header.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": key - rotary,
+        "qk_rope_head_dim": rotary,
+        "v_head_dim": value,
+        "head_dim": None,
+        "partial_rotary_factor": 1.0,
+        "rope_parameters": rope,
+    }
+
+
+def _deepseek2_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of DeepSeek V2, whose router has softmax scores, or of V3 and its successors."""
+    layers, vocabulary = header.integer("block_count"), header.file.tensors["token_embd.weight"].shape[0]
+    scores: tuple[str, ...] = ("softmax", "sigmoid")
+    if layers in _GLM_LAYERS and vocabulary == _GLM_VOCABULARY:
+        scores = ("sigmoid",)
+    fields = {**latent_fields(header), **router_fields(header, *scores)}
+    if not header.has("expert_group_count"):
+        old = _GROUPS.get((layers, fields["n_routed_experts"]), (1, 1))
+        fields |= {"n_group": old[0], "topk_group": old[1]}
+    if fields["scoring_func"] == "sigmoid":
+        return fields
+    if fields["norm_topk_prob"]:
+        raise header.fields.wrong(header.key("expert_weights_norm"), True, "is not supported with softmax scores")
+    method = "greedy" if fields["n_group"] == 1 else "group_limited_greedy"
+    return {**fields, "architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
+
+
+LATENT = (
+    GGUFArchitecture(
+        name="deepseek2",
+        model_class="DeepseekV3ForCausalLM",
+        other_classes=("DeepseekV2ForCausalLM", "Glm4MoeLiteForCausalLM"),
+        experts=True,
+        read=_deepseek2_fields,
+    ),
+    GGUFArchitecture(name="deepseek2", model_class="YoutuForCausalLM", read=latent_fields),
+)
