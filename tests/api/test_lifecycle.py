@@ -95,6 +95,8 @@ def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -
     assert (answer.status_code, answer.json()["error"]["code"], answer.headers["retry-after"]) == (
         503, "model_loading", "5",
     )  # fmt: skip
+    server.engine.state.phase, server.engine.state.progress = "starting", EngineState().progress
+    assert server.http.get("/health/startup").json()["detail"] == "importing PyTorch"
     server.do(server.engine.finish_loading)
     server.wait_until(lambda: server.serving.loaded)
     for path in ("/health/startup", "/health/ready", "/health"):

@@ -16,10 +16,11 @@ from octavo_engine.server.serving import Serving
 
 def _answer(healthy: bool, serving: Serving, reason: str = "") -> JSONResponse:
     state = serving.engine.state
+    starts = state.phase in ("starting", "loading")
     body: dict[str, Any] = {
         "status": "ok" if healthy else reason,
-        "phase": state.progress.phase if state.phase == "loading" else state.phase,
-        "detail": state.progress.detail if state.phase == "loading" else "",
+        "phase": state.progress.phase if starts else state.phase,
+        "detail": state.progress.detail if starts else "",
         "progress": 1.0 if state.phase == "ready" else round(state.progress.ratio, 4),
     }
     if state.ready is not None:
