@@ -48,12 +48,15 @@ async def test_the_owner_of_a_taken_name_is_reported(owners: list[dict[str, Any]
     assert server.reason("Degraded") == "AsExpected"
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-async def test_a_child_whose_owner_and_labels_another_client_removes_is_not_taken_for_anothers(restarts: bool) -> None:
+@pytest.mark.parametrize(("restarts", "replicas"), [(False, 1), (True, 1), (True, 2)])
+async def test_a_child_whose_owner_and_labels_another_client_removes_is_not_taken_for_anothers(
+    restarts: bool, replicas: int
+) -> None:
     server = Server()
     operator = await settled(server)
     wanted = copy.deepcopy(server.live)
     strip(server)
+    server.service["spec"]["replicas"] = replicas
     await (reconciler(server) if restarts else operator).reconcile(KEY)
     for name in ("ownerReferences", "labels", "uid"):
         assert server.live["Deployment"]["metadata"][name] == wanted["Deployment"]["metadata"][name]

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.reconcile.apply.children import digest_of
 from octavo_operator.reconcile.apply.field_conflicts import others
 from octavo_operator.reconcile.apply.handover import owns_replicas
-from octavo_operator.reconcile.fields.ownership import is_as_applied, marked, owned_fields
+from octavo_operator.reconcile.fields.ownership import digest_of, is_as_applied, marked, owned_fields
 from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.observation.observe import trimmed
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +34,7 @@ from octavo_operator.reconcile.apply.in_the_way import NameTakenError, is_ours, 
 from octavo_operator.reconcile.apply.left_over import remove_left_over
 from octavo_operator.reconcile.apply.overruled import Overruled
 from octavo_operator.reconcile.fields.live_values import with_live_values
-from octavo_operator.reconcile.fields.ownership import is_as_applied, marked
+from octavo_operator.reconcile.fields.ownership import digest_of, is_as_applied, marked
 from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.observation.observe import (
     Key,
@@ -290,8 +288,3 @@ class Children:
 def _out_of_time(identity: Identity) -> ApiError:
     why = f"requests for other objects took {PASS_SECONDS:.0f} s, as happens when an admission webhook does not answer"
     return ApiError(0, "OutOfTime", f"{identity[0]} {identity[1]} was left for the next try: {why}")
-
-
-def digest_of(manifest: Object) -> str:
-    """Return a hash of the manifest."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]

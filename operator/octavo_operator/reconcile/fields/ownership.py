@@ -1,11 +1,12 @@
 """Decides whether a child is as it was last applied, so that a new leader does not write it again. Pure.
 
-An annotation holds a digest of the manifest that was applied last. If another manager has changed or removed a field of
-that manifest since, the managed fields no longer count the field as ours.
+An annotation holds a digest of the manifest that was applied last, and of its owner. If another manager has changed or
+removed a field of that manifest since, the managed fields no longer count the field as ours.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -15,8 +16,23 @@ from octavo_operator.api.names import FIELD_MANAGER, GROUP
 
 APPLIED = f"{GROUP}/applied"
 """The annotation with the digest."""
+_HALF = 16
 
 Object = Mapping[str, Any]
+
+
+def digest_of(manifest: Object) -> str:
+    """Return a hash of the manifest in hex, whose first half is one of its owner alone."""
+    return _hash(manifest["metadata"].get("ownerReferences")) + _hash(manifest)
+
+
+def has_same_owner(applied: str, digest: str) -> bool:
+    """Return True if two digests are of manifests of one LLMService, known by its uid; they may differ otherwise."""
+    return applied[:_HALF] == digest[:_HALF]
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:_HALF]
 
 
 def marked(manifest: Object, digest: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from octavo_operator.api.names import (
     other_controller,
 )
 from octavo_operator.reconcile.fields.added_fields import is_shared
-from octavo_operator.reconcile.fields.ownership import APPLIED, owned_fields
+from octavo_operator.reconcile.fields.ownership import APPLIED, has_same_owner, owned_fields
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods.endpoints import summary_of_slice
@@ -272,10 +272,10 @@ def is_stripped(live: Object, digest: str, uid: str) -> bool:
     """Return True if another client has removed owner and labels of a live object that this LLMService has applied.
 
     `uid`: of the object that was applied last; empty: that is not known, as after a restart. Then `digest`, of the
-    manifest of this LLMService, tells it. It differs for another one, and for an earlier one of the same name, as a
-    manifest has its owner's uid.
+    manifest of this LLMService, tells it, even if the manifest has changed meanwhile: it begins with the owner's, which
+    differs for another LLMService, and for an earlier one of the same name.
     """
     metadata = live["metadata"]
     bare = not metadata.get("ownerReferences") and SERVICE_LABEL not in (metadata.get("labels") or {})
-    as_applied = (metadata.get("annotations") or {}).get(APPLIED) == digest and bool(owned_fields(live))
-    return bare and (metadata["uid"] == uid or as_applied)
+    applied = (metadata.get("annotations") or {}).get(APPLIED) or ""
+    return bare and (metadata["uid"] == uid or (has_same_owner(applied, digest) and bool(owned_fields(live))))
