@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import CASES, write_case
 from stepper import Sequence, Stepper
 
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.gguf_blocks import quantized
@@ -36,7 +38,9 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "gemma2", "deepseek2"])
+@pytest.mark.parametrize(
+    "name", ["llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "gemma2", "deepseek2", "granitehybrid, bamba"]
+)
 def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: Path) -> None:
     """Fused rows, permuted rows and shared experts stay in blocks, and give what the dequantized numbers do."""
     case = CASES[name]
@@ -59,7 +63,9 @@ def test_each_architecture_that_is_read_is_tried() -> None:
     assert {each.name for each in ARCHITECTURES} - {"qwen2"} == tried  # Qwen2's and Llama's are in test_gguf.py
 
 
-@pytest.mark.parametrize("name", ["falcon, new", "bloom", "gptneox", "smollm3"])
+@pytest.mark.parametrize(
+    "name", ["falcon, new", "bloom", "gptneox", "smollm3", "qwen3next", "qwen35", "granitehybrid, bamba"]
+)
 def test_adapters_have_the_rows_of_hugging_faces_checkpoint(name: str, tmp_path: Path) -> None:
     """The file has query, key and value in other groups, or rows of layers without RoPE permuted as if they had it."""
     case, device = CASES[name], torch.device("cpu")
@@ -67,7 +73,8 @@ def test_adapters_have_the_rows_of_hugging_faces_checkpoint(name: str, tmp_path:
     files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
     decoder = load_model(files, read_spec(files), device, torch.float32, lambda *_: None)
     slots = LoraSlots(decoder, lora_targets(decoder, device, gguf=True), 1, 4)
-    adapter = RandomAdapter(4, ("query_key_value", "q_proj", "k_proj"), seed=1)
+    modules = ("query_key_value", "q_proj", "k_proj", "in_proj_qkv", "in_proj_ba", "out_proj")
+    adapter = RandomAdapter(4, modules, seed=1, std=0.05)
     limits = AdapterLimits(module_names(decoder, slots.choice), 4, half=False)
     for write in read_adapter(adapter.save(model, tmp_path / "adapter"), limits).writes(0):
         slots.write(write)
@@ -76,3 +83,28 @@ def test_adapters_have_the_rows_of_hugging_faces_checkpoint(name: str, tmp_path:
     with torch.inference_mode():
         expected = adapter.merge(model)(torch.tensor([TOKENS])).logits[0]
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("falcon-h1", {"tie_word_embeddings": True}, "'output.weight' is missing"),
+        ("falcon-h1", {"attention_bias": True}, "'blk.0.attn_q.bias' is not supported"),
+        ("falcon-h1", {"mamba_rms_norm": True}, "'blk.0.ssm_norm.weight' is not supported"),
+    ],
+)
+def test_what_no_header_states_is_refused(name: str, change: dict[str, bool], message: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    model = replace(case, changes={**case.changes, **change}).model()
+    files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
+    with pytest.raises(ModelLoadError, match=message):
+        read_spec(files)
+
+
+def test_weights_that_are_multiplied_take_no_adapters(tmp_path: Path) -> None:
+    case, device = CASES["falcon-h1"], torch.device("cpu")
+    files = ModelFiles("test", gguf=write_case(case.model(), tmp_path / "model.gguf", "falcon-h1"))
+    decoder = load_model(files, read_spec(files), device, torch.float32, lambda *_: None)
+    choice = lora_targets(decoder, device, gguf=True)
+    assert not choice.targets
+    assert "multipliers" in choice.left_out["model.layers.0.mamba.in_proj"]

@@ -22,7 +22,10 @@ class QKVLayout:
     groups: int = 1
     """The number of groups of heads; all have the same number of query heads and of KV heads."""
     order: tuple[int, ...] = (0, 1, 2, 3)
-    """The order within a group: 0 is the query, 1 the key, 2 the value, 3 the output gate."""
+    """The order within a group: 0 is the query, 1 the key, 2 the value, 3 the output gate.
+
+    Of a tensor that has none of these projections, the rows of one follow those of another.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

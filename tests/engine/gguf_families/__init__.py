@@ -10,10 +10,11 @@ from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import case
 from gguf_families.dense import DENSE
 from gguf_families.experts import EXPERTS
+from gguf_families.hybrid import HYBRID
 from gguf_families.latent import LATENT
 from gguf_families.layer_norm import LAYER_NORM
 
-CASES: dict[str, case.Case] = {**DENSE, **EXPERTS, **LATENT, **LAYER_NORM}
+CASES: dict[str, case.Case] = {**DENSE, **EXPERTS, **HYBRID, **LATENT, **LAYER_NORM}
 """By the architecture's name, and what is special after a comma."""
 
 

@@ -26,7 +26,7 @@ class Case:
     changes: dict[str, Any] = field(default_factory=dict)
     """Of the configuration that models are made with."""
     keys: Callable[[Any], dict[str, Any]] = lambda config: {}
-    """Of the configuration: keys without the architecture's name."""
+    """Of the configuration: keys without the architecture's name; None for one that files do not have."""
     convert: Callable[[Any, str, np.ndarray], Tensors] = lambda config, name, array: iter([(name, array)])
     """One of the model's tensors as those that are stored; a name that begins with `blk.` is stored as it is."""
     vectors: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
@@ -98,12 +98,14 @@ def yarn(config: Any) -> dict[str, Any]:
 
 
 def _common(config: Any, case: Case) -> dict[str, Any]:
-    heads = config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", 1)
     rope = getattr(config, "rope_parameters", None) or {}
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     width = (
-        4 * config.hidden_size if case.family in ("GPT2", "GPTBigCode", "Bloom", "Falcon") else config.intermediate_size
+        4 * config.hidden_size
+        if case.family in ("GPT2", "GPTBigCode", "Bloom", "Falcon")
+        else getattr(config, "intermediate_size", 0)
     )
     names = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")
     eps = next((getattr(config, name) for name in names if hasattr(config, name)), 1e-5)
@@ -129,7 +131,8 @@ def write(model: Any, path: Path, architecture: str, case: Case, kind: Kind = Ki
     """`model`, which is of the case's family, as a file whose matrices are of a type."""
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
-    for key, value in {**_common(config, case), **case.keys(config)}.items():
+    keys = {**_common(config, case), **case.keys(config)}
+    for key, value in ((key, value) for key, value in keys.items() if value is not None):
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(f"{architecture}.{key}", value)
     number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == architecture)

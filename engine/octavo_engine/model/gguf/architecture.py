@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.restored import Restored
 from octavo_engine.model.gguf.spec_changes import split_latent_up, ungrouped_qkv, with_ropes
 from octavo_engine.model.spec import ModelSpec
 
@@ -35,6 +36,10 @@ class GGUFArchitecture:
     """Fields of config.json beside those that all architectures have, or in place of them."""
     change: Callable[[ModelSpec], ModelSpec] = _unchanged
     """Changes the spec where GGUF files store tensors in another way than Hugging Face's checkpoints."""
+    restored: Callable[[ModelSpec], Mapping[str, Restored]] = lambda _spec: {}
+    """How tensors whose values the file has changed are read, by the endings of their names in checkpoints."""
+    scales_weights: bool = False
+    """Whether weights are multiplied with factors that checkpoints state apart; such a file takes no adapters."""
     interleaves_rope: bool = False
     """Whether the rows of query and key are permuted, so that rotated pairs lie side by side; in layers without RoPE,
     too."""

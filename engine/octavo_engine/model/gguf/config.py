@@ -31,8 +31,8 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], Callable[[ModelSpec], Model
     architecture = gguf_architecture(header)
     config = {
         "architectures": [architecture.model_class],
-        "num_hidden_layers": header.integer("block_count", 1, 4096) - header.predicting_layers,
-        "intermediate_size": header.integer("feed_forward_length"),
+        "num_hidden_layers": header.num_layers,
+        "intermediate_size": header.of_layers("feed_forward_length", 0) or None,
         **_attention(header),
         "vocab_size": _vocab_size(file, fields),
         "max_position_embeddings": header.integer("context_length", 1, 1 << 30),
@@ -51,13 +51,15 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], Callable[[ModelSpec], Model
 
 
 def _attention(header: Header) -> dict[str, Any]:
-    heads, hidden = header.integer("attention.head_count", 1, 1 << 16), header.integer("embedding_length", 1, 1 << 20)
+    heads, hidden = header.of_layers("attention.head_count", 0), header.integer("embedding_length", 1, 1 << 20)
+    if not heads:  # layers with states alone
+        return {"hidden_size": hidden}
     head_dim = header.integer("attention.key_length", 2, 1024, default=hidden // heads)  # whatever the family's is
     rotated = header.integer("rope.dimension_count", 1, 1 << 16, default=head_dim)
     return {
         "hidden_size": hidden,
         "num_attention_heads": heads,
-        "num_key_value_heads": header.integer("attention.head_count_kv", 1, 1 << 16, default=heads),
+        "num_key_value_heads": header.of_layers("attention.head_count_kv", heads) or None,
         "head_dim": head_dim,
         "partial_rotary_factor": rotated / head_dim,
         "attention_bias": header.stored("attn_q.bias") or header.stored("attn_qkv.bias"),
@@ -66,10 +68,10 @@ def _attention(header: Header) -> dict[str, Any]:
 
 def _norms(header: Header) -> dict[str, Any]:
     """Return the norms' epsilon under the field name of each kind of norm; ModelLoadError if there is none."""
-    layer_norm = "attention.layer_norm_epsilon"
-    if header.has(layer_norm):
+    layer_norm, rms_norm = "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"
+    if header.has(layer_norm) and not header.has(rms_norm):
         return {"layer_norm_eps": header.number(layer_norm)}
-    return {"rms_norm_eps": header.fields.number(header.key("attention.layer_norm_rms_epsilon"), 0, 1)}
+    return {"rms_norm_eps": header.fields.number(header.key(rms_norm), 0, 1)}
 
 
 def _vocab_size(file: GGUFFile, fields: Fields) -> int:

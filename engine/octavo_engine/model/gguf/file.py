@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 from octavo_engine.model.model_file import open_file
 
 _MAGIC = b"GGUF"
@@ -49,6 +50,7 @@ class GGUFTensor:
     num_bytes: int
     path: Path = field(default=Path(), compare=False)
     """The file."""
+    restored: Restored = UNCHANGED
 
     @property
     def num_elements(self) -> int:
@@ -257,14 +259,18 @@ def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> It
 
 
 def row_bytes(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Return rows [first, last) of `tensor` as stored, uint8 [last - first, bytes]; a vector is one row."""
-    size = tensor.num_bytes // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
-    raw: np.ndarray[Any, Any] = np.asarray(data[tensor.start + first * size : tensor.start + last * size])
-    return raw.reshape(last - first, size)
+    """Return rows [first, last) of `tensor` in stored types, uint8 [last - first, bytes]; a vector is one row."""
+    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+    stored: np.ndarray[Any, Any] = np.asarray(data[tensor.start : tensor.start + tensor.num_bytes]).reshape(rows, -1)
+    order = tensor.restored.rows
+    return stored[first:last] if order is None or rows == 1 else stored[order[first:last]]
 
 
 def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Return rows [first, last) of `tensor` as float32 [last - first, ...]; a vector is one row."""
+    """Return rows [first, last) of `tensor` as float32 [last - first, ...], with the checkpoint's values and order.
+
+    A vector is one row.
+    """
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -276,4 +282,11 @@ def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, l
         raise ModelLoadError(f"tensor {tensor.name!r}: elements of type {tensor.type_name} are not supported") from None
     shape = (last - first, *tensor.shape[1:]) if len(tensor.shape) > 1 else tensor.shape
     result: np.ndarray[Any, Any] = values.reshape(shape)
+    restored, order = tensor.restored, tensor.restored.rows
+    if order is not None and len(tensor.shape) == 1:
+        result = result[order]
+    if restored.columns is not None:
+        result = result[:, restored.columns]
+    if restored.values is not None:
+        result = restored.values(result)
     return result if result.flags.writeable else result.copy()

@@ -54,6 +54,28 @@ class Header:
         """Return a whole number in [low, high]; ModelLoadError otherwise."""
         return self.fields.integer(self.key(name), low, high, **default)
 
+    @property
+    def num_layers(self) -> int:
+        """The number of the model's own layers."""
+        return self.integer("block_count", 1, 4096) - self.predicting_layers
+
+    def each_layer(self, name: str, default: int) -> tuple[int, ...]:
+        """Return a whole number for each layer, which may be the same for all; ModelLoadError otherwise."""
+        count, key = self.integer("block_count", 1, 4096), self.key(name)
+        values = self.fields.integers(key) or (default,)
+        values = values * count if len(values) == 1 else values
+        if len(values) != count or not all(0 <= value <= _MOST for value in values):
+            raise self.fields.wrong(key, self.fields.values.get(key), f"is not a number for each of {count} layers")
+        return values
+
+    def of_layers(self, name: str, default: int) -> int:
+        """Return the number of all layers that have another than 0, or 0 if none has; ModelLoadError if they differ."""
+        found = sorted({value for value in self.each_layer(name, default) if value})
+        if len(found) > 1:
+            key = self.key(name)
+            raise self.fields.wrong(key, self.fields.values.get(key), f"is not supported: layers have {found}")
+        return found[0] if found else 0
+
     def number(self, name: str, **default: float) -> float:
         """Return a number; ModelLoadError otherwise."""
         return self.fields.number(self.key(name), -1e12, 1e12, **default)
@@ -91,3 +113,8 @@ class Header:
     def stored(self, name: str) -> bool:
         """Return True if the first layer has a tensor of this name."""
         return f"blk.0.{name}" in self.file.tensors
+
+    def layers_with(self, name: str) -> list[int]:
+        """Return the numbers of the layers that have a tensor of this name."""
+        count = self.integer("block_count", 1, 4096)
+        return [layer for layer in range(count) if f"blk.{layer}.{name}" in self.file.tensors]

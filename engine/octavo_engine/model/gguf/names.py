@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor
+from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
 _STACKED = re.compile(r"(blk\.\d+\.ffn_)(\w+)_exps\.(weight|bias)")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _OF_EXPERT = re.compile(r"(?<=_exps)\.\d+(?=\.)")
 _SUFFIXES = (".weight", ".bias")
+_ALSO = (
+    (re.compile(r"^transformer\."), ""),  # BLOOM
+    (re.compile(r"\.dt_bias$"), ".dt_proj.bias"),
+    (re.compile(r"_bias$"), ".bias"),
+    (re.compile(r"^model\.layers\."), "backbone.layers."),  # Nemotron-H
+    (re.compile(r"\.mixer\."), ".mlp."),  # Nemotron-H's experts
+    (re.compile(r"^model\."), ""),  # LFM2's experts
+    (re.compile(r"\.mlp\."), ".block_sparse_moe."),  # Kimi Linear's experts
+)
+"""Parts of names, each with what the package's names have in its place, alone or with others of these."""
 _READ_WITH_THE_SPEC = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
@@ -31,9 +42,7 @@ def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> 
     for name in names:
         expert = _EXPERT.fullmatch(name)
         stem, number = (f"{expert[1]}{expert[3]}", f".{expert[2]}") if expert else (name, "")
-        bare = stem.removeprefix("transformer.")  # the package has BLOOM's names without this prefix
-        bias = re.sub(r"_bias$", ".bias", stem)  # a correction of scores is the bias of a module to the converter
-        theirs = next(filter(None, (mapping.get_name(each, _SUFFIXES) for each in (stem, bare, bias))), None)
+        theirs = _first_known(stem, lambda name: mapping.get_name(name, _SUFFIXES))
         if theirs is None:
             continue
         theirs, dot, ending = theirs.rpartition(".") if theirs.endswith(_SUFFIXES) else (theirs, "", "")
@@ -44,8 +53,29 @@ def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> 
     return names_of_stored
 
 
-def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
-    """Return the file's tensors by Hugging Face's names, by their own where nothing is expected of such a name."""
+def _first_known(name: str, find: Callable[[str], str | None]) -> str | None:
+    """Return what `find` finds for a name, or for the same name with other parts; None if that is nothing."""
+    names = [name]
+    if (found := find(name)) is not None:
+        return found
+    for part, other in _ALSO:
+        for changed in [part.sub(other, each) for each in names if part.search(each)]:
+            if (found := find(changed)) is not None:
+                return found
+            names.append(changed)
+    return None
+
+
+def named_tensors(
+    file: GGUFFile,
+    num_layers: int,
+    expected: Mapping[str, CheckpointTensor],
+    restored: Callable[[str], Restored] = lambda _name: UNCHANGED,
+) -> dict[str, GGUFTensor]:
+    """Return the file's tensors by Hugging Face's names, by their own where nothing is expected of such a name.
+
+    `restored`: what is done to the tensor of a name while it is read.
+    """
     names = huggingface_names(file, num_layers, expected)
     tensors: dict[str, GGUFTensor] = {}
     for stored in file.tensors.values():
@@ -53,9 +83,8 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
             continue
         for tensor in _split_experts(stored, names):
             name = names.get(tensor.name, tensor.name)
-            shape = expected[name].shape if name in expected else None
-            row = shape is not None and shape == (1, *tensor.shape)  # the converter stores one row as a vector
-            tensors[name] = replace(tensor, shape=shape) if row and shape is not None else tensor
+            shape = _shape(tensor, expected[name].shape) if name in expected else tensor.shape
+            tensors[name] = replace(tensor, shape=shape, restored=restored(name))
     return tensors
 
 
@@ -69,6 +98,18 @@ def _predicts(name: str, file: GGUFFile, num_layers: int) -> bool:
     """Return True for a tensor of the layers behind the model's that predict further tokens."""
     layer = _LAYER.match(name)
     return layer is not None and num_layers <= int(layer[1]) < file.metadata[f"{file.architecture}.block_count"]
+
+
+def _shape(tensor: GGUFTensor, expected: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the shape of a tensor without dimensions of size 1 that the converter adds, and with those it leaves out.
+
+    It also stores vectors of groups as matrices with a row for each group.
+    """
+    if expected is None:
+        return tensor.shape
+    sizes, wanted = ([size for size in shape if size > 1] for shape in (tensor.shape, expected))
+    same = sizes == wanted or (len(expected) == 1 and tensor.num_elements == expected[0])
+    return expected if same else tensor.shape
 
 
 def _split_experts(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:

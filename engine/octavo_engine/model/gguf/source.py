@@ -15,9 +15,13 @@ from torch import Tensor
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.gguf.architectures import gguf_architecture
 from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, row_bytes, row_pieces
+from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.names import named_tensors
 from octavo_engine.model.gguf.parts import read_model
+from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 from octavo_engine.model.progress import Progress
 from octavo_engine.model.spec import ModelSpec
 
@@ -31,13 +35,17 @@ class GGUFSource:
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         self.where, self._spec = path, spec
         self._file = read_model(path)
+        self._restored = gguf_architecture(Header(self._file, Fields(str(path), self._file.metadata))).restored(spec)
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
         """Return the tensors' shapes by Hugging Face's names."""
         return {name: tensor.shape for name, tensor in self._named(expected).items()}
 
     def _named(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
-        return named_tensors(self._file, self._spec.num_layers, expected)
+        def restored(name: str) -> Restored:
+            return next((each for ending, each in self._restored.items() if name.endswith(ending)), UNCHANGED)
+
+        return named_tensors(self._file, self._spec.num_layers, expected, restored)
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """Fill the tensors in parts of bounded size, each directly into its place; numpy releases the GIL."""

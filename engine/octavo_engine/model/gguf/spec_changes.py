@@ -55,6 +55,20 @@ def split_latent_up(spec: ModelSpec) -> ModelSpec:
     return replace(spec, names=replace(spec.names, splits_latent_up=True))
 
 
+def ungrouped_delta_net(spec: ModelSpec) -> ModelSpec:
+    """Return `spec` with Qwen3-Next's projection of query, key, value and gate in two tensors, without groups."""
+    mixer, layout = "model.layers.{layer}.linear_attn", replace(spec.names.delta_layout, order=(4, 5))
+    names = replace(
+        spec.names,
+        delta_query=f"{mixer}.in_proj_qkv",
+        delta_key=f"{mixer}.in_proj_qkv",
+        delta_value=f"{mixer}.in_proj_qkv",
+        delta_gate=f"{mixer}.in_proj_z",
+        delta_layout=layout,
+    )
+    return replace(spec, names=names)
+
+
 def as_rows(spec: ModelSpec) -> ModelSpec:
     """Return `spec` with weights as [out, in], which GPT-2's checkpoints store transposed."""
     return replace(spec, names=replace(spec.names, transposed=False))

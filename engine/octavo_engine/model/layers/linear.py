@@ -173,8 +173,9 @@ class Linear(nn.Module):
             yield from in_file(parts)
             return
         for name in dict.fromkeys(names):
-            sharing = [index for index in layout.order if index < len(names) and names[index] == name]
-            groups = layout.groups if len(sharing) > 1 else 1
+            laid_out = [index for index in layout.order if index < len(names) and names[index] == name]
+            sharing = laid_out or [index for index, each in enumerate(names) if each == name]
+            groups = layout.groups if len(laid_out) > 1 else 1
             yield from in_file(parts[index].share(group, groups) for group in range(groups) for index in sharing)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:

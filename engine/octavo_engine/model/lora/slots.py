@@ -41,6 +41,9 @@ _MOST_GROUPS = 4096
 """The most groups into which Triton's kernels sort a step's tokens, by adapter or by adapter and expert."""
 
 _OF_SAMPLED_ROWS = "it is computed after the last layer, for the sampled tokens alone; adapters of it are not supported"
+_SCALED = (
+    "the GGUF file has multipliers in its weights, which adapters were trained without; serve the checkpoint instead"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,8 @@ def lora_targets(
         if isinstance(target, LinearTarget) and target.linear in sampled
     }
     left_out |= {name: reason for name, target in every.items() if (reason := _unsuitable(target, device, num_slots))}
+    if file is not None and file.scales_weights:
+        left_out |= dict.fromkeys(every, _SCALED)
     left_out |= {
         name: "it is not among --lora-target-modules" for name in every if wanted and not _is_wanted(name, wanted)
     }

@@ -6,11 +6,12 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.architectures.dense import DENSE
 from octavo_engine.model.gguf.architectures.experts import EXPERTS
+from octavo_engine.model.gguf.architectures.hybrid import HYBRID
 from octavo_engine.model.gguf.architectures.latent import LATENT
 from octavo_engine.model.gguf.architectures.layer_norm import LAYER_NORM
 from octavo_engine.model.gguf.header import Header
 
-ARCHITECTURES = (*DENSE, *EXPERTS, *LATENT, *LAYER_NORM)
+ARCHITECTURES = (*DENSE, *EXPERTS, *HYBRID, *LATENT, *LAYER_NORM)
 
 
 def gguf_architecture(header: Header) -> GGUFArchitecture:
