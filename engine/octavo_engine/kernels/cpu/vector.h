@@ -26,9 +26,10 @@ typedef uint32_t words __attribute__((vector_size(BYTES)));
 typedef int32_t ints __attribute__((vector_size(BYTES)));
 typedef uint16_t halves __attribute__((vector_size(BYTES / 2)));
 typedef uint16_t twos __attribute__((vector_size(BYTES)));
-typedef floats floats_at __attribute__((aligned(4), may_alias));
-typedef words words_at __attribute__((aligned(2), may_alias));
-typedef halves halves_at __attribute__((aligned(2), may_alias));
+/* Vectors at any address: a row of codes of 4 bits may begin at an odd one. */
+typedef floats floats_at __attribute__((aligned(1), may_alias));
+typedef words words_at __attribute__((aligned(1), may_alias));
+typedef halves halves_at __attribute__((aligned(1), may_alias));
 
 /* What a tensor holds; the numbers are those of library.py. */
 enum dtype { FLOAT32 = 0, BFLOAT16 = 1 };
