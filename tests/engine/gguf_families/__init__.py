@@ -10,11 +10,12 @@ from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import case
 from gguf_families.dense import DENSE
 from gguf_families.experts import EXPERTS
+from gguf_families.gemma import GEMMA
 from gguf_families.hybrid import HYBRID
 from gguf_families.latent import LATENT
 from gguf_families.layer_norm import LAYER_NORM
 
-CASES: dict[str, case.Case] = {**DENSE, **EXPERTS, **HYBRID, **LATENT, **LAYER_NORM}
+CASES: dict[str, case.Case] = {**DENSE, **EXPERTS, **GEMMA, **HYBRID, **LATENT, **LAYER_NORM}
 """By the architecture's name, and what is special after a comma."""
 
 

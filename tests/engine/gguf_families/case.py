@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,23 @@ def permuted(config: Any, name: str, array: np.ndarray) -> Tensors:
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     part = name.split(".")[-2]
     yield name, permute(array, heads[part]) if part in heads else array
+
+
+def gathered(pattern: str, count: Callable[[Any, str], int]) -> Callable[[Any, str, np.ndarray], Tensors]:
+    """Tensors with a number between the two parts of a pattern, as one of the name without it."""
+    found: dict[str, list[np.ndarray]] = {}
+
+    def convert(config: Any, name: str, array: np.ndarray) -> Tensors:
+        parts = re.fullmatch(pattern, name)
+        if parts is None:
+            yield name, array
+            return
+        joined = f"{parts[1]}{parts[2]}"
+        found.setdefault(joined, []).append(array)
+        if len(found[joined]) == count(config, joined):
+            yield joined, np.stack(found.pop(joined))
+
+    return convert
 
 
 def granite(config: Any) -> dict[str, Any]:
@@ -97,16 +115,17 @@ def yarn(config: Any) -> dict[str, Any]:
     }
 
 
+_FOUR_TIMES_AS_WIDE = ("GPT2", "GPTBigCode", "Bloom", "Falcon", "Mpt")
+"""Families whose feed-forward has no size in the configuration."""
+
+
 def _common(config: Any, case: Case) -> dict[str, Any]:
     heads = getattr(config, "num_attention_heads", 1)
     rope = getattr(config, "rope_parameters", None) or {}
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    width = (
-        4 * config.hidden_size
-        if case.family in ("GPT2", "GPTBigCode", "Bloom", "Falcon")
-        else getattr(config, "intermediate_size", 0)
-    )
+    four_times = case.family in _FOUR_TIMES_AS_WIDE
+    width = 4 * config.hidden_size if four_times else getattr(config, "intermediate_size", 0)
     names = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")
     eps = next((getattr(config, name) for name in names if hasattr(config, name)), 1e-5)
     norm = "layer_norm_epsilon" if case.layer_norm else "layer_norm_rms_epsilon"

@@ -11,11 +11,6 @@ import numpy as np
 from gguf_families.case import SCALES, YARN, Case, Tensors, granite, pattern, permuted, window, yarn
 
 
-def with_norms_whole(config: Any, name: str, array: np.ndarray) -> Tensors:
-    """Norms that checkpoints hold less one."""
-    yield name, array + 1 if name.endswith("norm.weight") else array
-
-
 def joined() -> Callable[[Any, str, np.ndarray], Tensors]:
     """Query, key and value as one tensor."""
     parts: dict[str, list[np.ndarray]] = {"weight": [], "bias": []}
@@ -48,12 +43,6 @@ LONG = {
 }
 
 
-def capped(config: Any) -> dict[str, Any]:
-    """Gemma 2's bounds."""
-    caps = {f"{part}_logit_softcapping": getattr(config, f"{part}_logit_softcapping") for part in ("attn", "final")}
-    return {**window(config), **caps}
-
-
 def of_olmo3(config: Any) -> dict[str, Any]:
     """OLMo 3's windows, and YaRN with a factor of attention that the converter writes beside it."""
     full, local = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
@@ -65,6 +54,33 @@ def of_ministral3(config: Any) -> dict[str, Any]:
     """Ministral 3's YaRN, and how its queries grow."""
     growth = {"attention.temperature_scale": config.rope_parameters["llama_4_scaling_beta"]}
     return {**yarn(config), **growth, "rope.scaling.yarn_log_multiplier": config.rope_parameters["mscale_all_dim"]}
+
+
+def of_deci(config: Any) -> dict[str, Any]:
+    """The sizes of layers: one without attention, and one without a feed-forward."""
+    heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.intermediate_size
+    counts = {"attention.head_count": [heads, 0, heads], "attention.head_count_kv": [kv_heads, 0, kv_heads]}
+    return {**counts, "feed_forward_length": [width, width, 0]}
+
+
+def without_parts(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Without what `of_deci` leaves out, which is made to do nothing in the model, too."""
+    parts = ("layers.1.self_attn", "layers.1.input_layernorm", "layers.2.mlp", "layers.2.post_attention_layernorm")
+    if any(part in name for part in parts):
+        array[...] = 0
+    else:
+        yield from permuted(config, name, array)
+
+
+def in_halves(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """The rotated rows of each head of query and key with even ones before odd ones."""
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    if (count := heads.get(name.split(".")[-2])) is not None:
+        rows = array.reshape(count, config.head_dim, -1)
+        rotated = config.head_dim // 2
+        order = [*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, config.head_dim)]
+        array = rows[:, order].reshape(array.shape)
+    yield name, array
 
 
 def of_minicpm(config: Any) -> dict[str, Any]:
@@ -83,19 +99,6 @@ SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 
 DENSE: dict[str, Case] = {
     "qwen3, yarn": Case("Qwen3", {"rope_parameters": YARN, "head_dim": 16}, yarn),
-    "gemma": Case("Gemma", {"head_dim": 16}, convert=with_norms_whole),
-    "gemma2": Case(
-        "Gemma2",
-        {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0},
-        capped,
-        with_norms_whole,
-    ),
-    "gemma3": Case(
-        "Gemma3",
-        {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 16, "num_hidden_layers": 6},
-        window,
-        with_norms_whole,
-    ),
     "phi3": Case("Phi3", {"sliding_window": 4, "pad_token_id": 0}, window),
     "phi3, long": Case(
         "Phi3",
@@ -150,4 +153,6 @@ DENSE: dict[str, Case] = {
     ),
     "qwen2vl": Case("Qwen2", {"rope_parameters": THETA}, lambda config: SECTIONS),
     "qwen3vl": Case("Qwen3", {"rope_parameters": THETA}, lambda config: SECTIONS),
+    "glm4, sections": Case("Glm4", {**GLM, "head_dim": 16}, lambda config: SECTIONS, in_halves),
+    "deci": Case("Llama", {"intermediate_size": 256}, of_deci, without_parts),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gguf_families.case import Case, Tensors
+from gguf_families.case import Case, Tensors, gathered
 
 
 def layernorm_one_more(config: Any, name: str, array: np.ndarray) -> Tensors:
@@ -31,6 +31,11 @@ def as_rows(config: Any, name: str, array: np.ndarray) -> Tensors:
     """GPT-2's matrices [in, out] transposed."""
     turned = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
     yield name, array.T.copy() if turned else array
+
+
+def heads_of(config: Any, name: str) -> int:
+    """The number of the heads that have a norm each."""
+    return int(config.num_attention_heads if ".q_layernorm" in name else config.num_key_value_heads)
 
 
 NO_HEAD_SIZES: dict[str, Any] = {"num_key_value_heads": ...}
@@ -77,5 +82,21 @@ LAYER_NORM: dict[str, Case] = {
     "jais2": Case("Jais2", layer_norm=True),
     "orion": Case(
         "StableLm", {"rope_parameters": {**HALF["rope_parameters"], "partial_rotary_factor": 1.0}}, layer_norm=True
+    ),
+    "stablelm, norms": Case(
+        "StableLm",
+        {**HALF, "qk_layernorm": True},
+        lambda config: {"use_parallel_residual": config.use_parallel_residual},
+        gathered(r"(.*_layernorm)\.norms\.\d+(\..*)", heads_of),
+        layer_norm=True,
+    ),
+    "mpt": Case(
+        "Mpt",
+        {**NO_HEAD_SIZES, "intermediate_size": ..., "attn_config": {"clip_qkv": 1.5}},
+        lambda config: {
+            "attention.clamp_kqv": config.attn_config.clip_qkv,
+            "attention.max_alibi_bias": float(config.attn_config.alibi_bias_max),
+        },
+        layer_norm=True,
     ),
 }

@@ -40,6 +40,9 @@ class GGUFArchitecture:
     """How tensors whose values the file has changed are read, by the endings of their names in checkpoints."""
     scales_weights: bool = False
     """Whether weights are multiplied with factors that checkpoints state apart; such a file takes no adapters."""
+    layers_differ: bool = False
+    """Whether `read` reads the numbers of heads and the feed-forward's sizes that layers have of their own; files of
+    other architectures whose layers differ are refused."""
     interleaves_rope: bool = False
     """Whether the rows of query and key are permuted, so that rotated pairs lie side by side; in layers without RoPE,
     too."""
@@ -52,4 +55,7 @@ class GGUFArchitecture:
         spec = with_ropes(spec, interleaved=True) if self.interleaves_rope else spec
         if any(name.endswith(".attn_k_b.weight") for name in file.tensors):  # older files have it as one tensor
             spec = split_latent_up(spec)
+        sections = file.metadata.get(f"{self.name}.rope.dimension_sections")
+        if isinstance(sections, list) and any(sections):  # by which llama.cpp rotates halves, not neighbours
+            spec = with_ropes(spec, interleaved=False)
         return self.change(ungrouped_qkv(spec) if self.ungroups_qkv else spec)

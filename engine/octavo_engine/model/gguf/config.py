@@ -29,11 +29,12 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], Callable[[ModelSpec], Model
     header = Header(file, Fields(str(path), file.metadata))
     fields = header.fields
     architecture = gguf_architecture(header)
+    numbers = header.most if architecture.layers_differ else header.of_layers
     config = {
         "architectures": [architecture.model_class],
         "num_hidden_layers": header.num_layers,
-        "intermediate_size": header.of_layers("feed_forward_length", 0) or None,
-        **_attention(header),
+        "intermediate_size": numbers("feed_forward_length", 0) or None,
+        **_attention(header, numbers),
         "vocab_size": _vocab_size(file, fields),
         "max_position_embeddings": header.integer("context_length", 1, 1 << 30),
         **_norms(header),
@@ -50,8 +51,8 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], Callable[[ModelSpec], Model
     return config, partial(architecture.of_file, file=file)
 
 
-def _attention(header: Header) -> dict[str, Any]:
-    heads, hidden = header.of_layers("attention.head_count", 0), header.integer("embedding_length", 1, 1 << 20)
+def _attention(header: Header, numbers: Callable[[str, int], int]) -> dict[str, Any]:
+    heads, hidden = numbers("attention.head_count", 0), header.integer("embedding_length", 1, 1 << 20)
     if not heads:  # layers with states alone
         return {"hidden_size": hidden}
     head_dim = header.integer("attention.key_length", 2, 1024, default=hidden // heads)  # whatever the family's is
@@ -59,7 +60,7 @@ def _attention(header: Header) -> dict[str, Any]:
     return {
         "hidden_size": hidden,
         "num_attention_heads": heads,
-        "num_key_value_heads": header.of_layers("attention.head_count_kv", heads) or None,
+        "num_key_value_heads": numbers("attention.head_count_kv", heads) or None,
         "head_dim": head_dim,
         "partial_rotary_factor": rotated / head_dim,
         "attention_bias": header.stored("attn_q.bias") or header.stored("attn_qkv.bias"),

@@ -76,6 +76,10 @@ class Header:
             raise self.fields.wrong(key, self.fields.values.get(key), f"is not supported: layers have {found}")
         return found[0] if found else 0
 
+    def most(self, name: str, default: int) -> int:
+        """Return the largest of the layers' numbers; ModelLoadError as of `each_layer`."""
+        return max(self.each_layer(name, default))
+
     def number(self, name: str, **default: float) -> float:
         """Return a number; ModelLoadError otherwise."""
         return self.fields.number(self.key(name), -1e12, 1e12, **default)

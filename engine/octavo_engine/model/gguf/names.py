@@ -11,8 +11,9 @@ from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor
 from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 
-_EXPERT = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
-_STACKED = re.compile(r"(blk\.\d+\.ffn_)(\w+)_exps\.(weight|bias)")
+_EXPERT = re.compile(r"(.*\.experts|model\.altup_\w+|.*_layernorm)(?:\.norms)?\.(\d+)(\..*)")
+_STACKED = re.compile(r"(blk\.\d+\.(?:ffn|attn)_|altup_)(\w*?)(_exps|_norm|proj)\.(weight|bias)")
+"""Experts, StableLM's norms of heads, and Gemma 3n's projections of further vectors."""
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _OF_EXPERT = re.compile(r"(?<=_exps)\.\d+(?=\.)")
 _SUFFIXES = (".weight", ".bias")
@@ -113,7 +114,7 @@ def _shape(tensor: GGUFTensor, expected: tuple[int, ...] | None) -> tuple[int, .
 
 
 def _split_experts(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:
-    """Yield each expert's part if experts are expected one by one, else the tensor itself.
+    """Yield each expert's part, or norm's, if they are expected one by one, else the tensor itself.
 
     Some files have gate and up as one tensor, in which each expert's rows of gate precede those of up.
     """
@@ -121,12 +122,12 @@ def _split_experts(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGU
     if stacked is None or len(stored.shape) < 2:
         yield stored
         return
-    count, before, ending = stored.shape[0], stacked[1], stacked[3]
+    count, before, after = stored.shape[0], stacked[1], stacked[3]
     roles = ("gate", "up") if stacked[2] == "gate_up" else (stacked[2],)
-    if f"{before}{roles[0]}_exps.{count - 1}.{ending}" not in names or stored.shape[1] % len(roles):
+    if f"{before}{roles[0]}{after}.{count - 1}.{stacked[4]}" not in names or stored.shape[1] % len(roles):
         yield stored
         return
     shape, size = (stored.shape[1] // len(roles), *stored.shape[2:]), stored.num_bytes // count // len(roles)
     for index, (number, role) in enumerate(product(range(count), roles)):
-        name, start = f"{before}{role}_exps.{number}.{ending}", stored.start + index * size
+        name, start = f"{before}{role}{after}.{number}.{stacked[4]}", stored.start + index * size
         yield replace(stored, name=name, shape=shape, start=start, num_bytes=size)

@@ -19,9 +19,11 @@ def rope_parameters(header: Header) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_theta": header.fields.number(header.key("rope.freq_base"), 1e-3, 1e12, default=1e4)}
     scaling, factor = header.rope_scaling()
     if "rope_freqs.weight" in header.file.tensors:
-        return {**rope, "rope_type": "factors", "factors": _factors(header.file, "rope_freqs.weight")}
+        return {**rope, "rope_type": "factors", "factors": rope_factors(header.file, "rope_freqs.weight")}
     if "rope_factors_short.weight" in header.file.tensors:
-        lengths = {f"{kind}_factor": _factors(header.file, f"rope_factors_{kind}.weight") for kind in ("short", "long")}
+        lengths = {
+            f"{kind}_factor": rope_factors(header.file, f"rope_factors_{kind}.weight") for kind in ("short", "long")
+        }
         attention = header.given({"attention_factor": "rope.scaling.attn_factor"})
         return {**rope, "rope_type": "longrope", **lengths, **attention}
     if scaling == "none":
@@ -52,7 +54,7 @@ def _yarn(header: Header, factor: float) -> dict[str, Any]:
     return values
 
 
-def _factors(file: GGUFFile, name: str) -> list[float]:
+def rope_factors(file: GGUFFile, name: str) -> list[float]:
     """Return a vector in the file; ModelLoadError if it is missing."""
     if (tensor := file.tensors.get(name)) is None:
         raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")

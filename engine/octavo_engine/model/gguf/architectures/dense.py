@@ -9,40 +9,7 @@ from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.config_fields import granite_fields, layer_types, rms_epsilon, window_field
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.rope import rope_parameters
-from octavo_engine.model.gguf.spec_changes import llama_names, norms_as_stored
-
-
-def _score_scale(header: Header, layers_of_largest: int) -> dict[str, Any]:
-    """Return Gemma's scale of scores: by hidden size / heads in a generation's largest model, else by the head size."""
-    heads, hidden = header.integer("attention.head_count"), header.integer("embedding_length")
-    largest = header.integer("block_count") == layers_of_largest
-    by_head = header.integer("attention.key_length", default=hidden // heads)
-    return {"query_pre_attn_scalar": hidden // heads if largest else by_head}
-
-
-def _gemma2_fields(header: Header) -> dict[str, Any]:
-    """Return Gemma 2's fields."""
-    caps = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
-    window = {"sliding_window": header.integer("attention.sliding_window", default=4096)}
-    return {**_score_scale(header, 46), **window, **header.given(caps)}
-
-
-def _gemma3_fields(header: Header) -> dict[str, Any]:
-    """Return Gemma 3's fields."""
-    scaling, factor = header.rope_scaling()
-    full: dict[str, Any] = {"rope_theta": header.number("rope.freq_base", default=10000.0), "rope_type": "default"}
-    if scaling == "linear":
-        full |= {"rope_type": scaling, "factor": factor}
-    local = {"rope_theta": header.number("rope.freq_base_swa", default=10000.0), "rope_type": "default"}
-    window = header.integer("attention.sliding_window", 0, 1 << 30, default=0)
-    pattern = header.integer("attention.sliding_window_pattern", default=6) if window else 1
-    return {
-        **_score_scale(header, 62),
-        **header.given({"final_logit_softcapping": "final_logit_softcapping"}),
-        "sliding_window": window or None,
-        "sliding_window_pattern": pattern,
-        "rope_parameters": {"full_attention": full, "sliding_attention": local},
-    }
+from octavo_engine.model.gguf.spec_changes import llama_names
 
 
 def _phi3_fields(header: Header) -> dict[str, Any]:
@@ -148,15 +115,30 @@ def _cohere2_fields(header: Header) -> dict[str, Any]:
     return {"logit_scale": header.number("logit_scale"), "sliding_window": window, "attention_bias": False}
 
 
+def _deci_fields(header: Header) -> dict[str, Any]:
+    """Return Llama-Nemotron's fields: a layer without attention has no heads; ModelLoadError for linear attention."""
+    heads, kv_heads = (header.each_layer(f"attention.{name}", 0) for name in ("head_count", "head_count_kv"))
+    if any(each and not kv for each, kv in zip(heads, kv_heads, strict=True)):
+        name = header.key("attention.head_count_kv")
+        raise header.fields.wrong(name, list(kv_heads), "is not supported: layers with a linear instead of attention")
+    hidden, widths = header.integer("embedding_length"), header.each_layer("feed_forward_length", 0)
+    return {
+        "block_configs": [
+            {
+                "attention": {"n_heads_in_group": each // max(1, kv), "no_op": not each},
+                "ffn": {"ffn_mult": 1.5 * width / hidden, "no_op": not width},
+            }
+            for each, kv, width in zip(heads, kv_heads, widths, strict=True)
+        ]
+    }
+
+
 DENSE = (
     GGUFArchitecture(
         name="llama", model_class="LlamaForCausalLM", other_classes=("MistralForCausalLM",), interleaves_rope=True
     ),
     GGUFArchitecture(name="qwen2", model_class="Qwen2ForCausalLM"),
     GGUFArchitecture(name="qwen3", model_class="Qwen3ForCausalLM"),
-    GGUFArchitecture(name="gemma", model_class="GemmaForCausalLM", change=norms_as_stored),
-    GGUFArchitecture(name="gemma2", model_class="Gemma2ForCausalLM", read=_gemma2_fields, change=norms_as_stored),
-    GGUFArchitecture(name="gemma3", model_class="Gemma3ForCausalLM", read=_gemma3_fields, change=norms_as_stored),
     GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=_phi3_fields),
     GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=granite_fields, interleaves_rope=True),
     GGUFArchitecture(name="olmo", model_class="OlmoForCausalLM", read=_olmo_fields, interleaves_rope=True),
@@ -195,4 +177,7 @@ DENSE = (
     GGUFArchitecture(name="qwen", model_class="QWenLMHeadModel", read=_qwen_fields),
     GGUFArchitecture(name="qwen2vl", model_class="Qwen2ForCausalLM"),
     GGUFArchitecture(name="qwen3vl", model_class="Qwen3ForCausalLM"),
+    GGUFArchitecture(
+        name="deci", model_class="DeciLMForCausalLM", read=_deci_fields, interleaves_rope=True, layers_differ=True
+    ),
 )

@@ -9,11 +9,15 @@ from octavo_engine.model.gguf.config_fields import rms_epsilon
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.spec_changes import as_rows, norms_as_stored
 
+_ALIBI_BIAS = 8
+"""The largest of ALiBi's factors in MPT's published models."""
+
 
 def _stablelm_fields(header: Header) -> dict[str, Any]:
     """Return StableLM's fields."""
     parallel = header.fields.boolean(header.key("use_parallel_residual"), True)
-    return {"use_parallel_residual": parallel, "use_qkv_bias": header.stored("attn_q.bias")}
+    biased, normed = header.stored("attn_q.bias"), header.stored("attn_q_norm.weight")
+    return {"use_parallel_residual": parallel, "use_qkv_bias": biased, "qk_layernorm": normed}
 
 
 def _neox_fields(header: Header) -> dict[str, Any]:
@@ -55,6 +59,14 @@ def _starcoder_fields(header: Header) -> dict[str, Any]:
     return {"n_inner": header.integer("feed_forward_length"), "multi_query": True}
 
 
+def _mpt_fields(header: Header) -> dict[str, Any]:
+    """Return MPT's fields; ModelLoadError without ALiBi, or with another largest bias."""
+    name = "attention.max_alibi_bias"
+    if (bias := header.number(name, default=0.0)) != _ALIBI_BIAS:
+        raise header.fields.wrong(header.key(name), bias, f"is not supported, only {_ALIBI_BIAS}")
+    return {"attn_config": header.given({"clip_qkv": "attention.clamp_kqv"})}
+
+
 LAYER_NORM = (
     GGUFArchitecture(name="phi2", model_class="PhiForCausalLM"),
     GGUFArchitecture(name="starcoder2", model_class="Starcoder2ForCausalLM", read=_starcoder2_fields),
@@ -67,4 +79,5 @@ LAYER_NORM = (
     GGUFArchitecture(name="starcoder", model_class="GPTBigCodeForCausalLM", read=_starcoder_fields),
     GGUFArchitecture(name="jais2", model_class="Jais2ForCausalLM"),
     GGUFArchitecture(name="orion", model_class="OrionForCausalLM", read=rms_epsilon),
+    GGUFArchitecture(name="mpt", model_class="MPTForCausalLM", other_classes=("MptForCausalLM",), read=_mpt_fields),
 )
