@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,15 +13,15 @@ from pathlib import Path
 import httpx2
 import openai
 
+from tests.free_port import free_port
+
 
 class RealServer:
     """A server process; its log is kept for a failing test to show."""
 
     def __init__(self, log: Path, model: str = "smollm2", *options: str) -> None:
         """Start the server; `options` replace those with which smollm2 is served."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx2.Client(base_url=self.url, timeout=120)
         self.openai = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.api.served import Served
+from tests.free_port import free_port
 from tests.test_code_blocks import ALL, ROOT, Block, typed
 
 TITLES = {
@@ -127,11 +127,8 @@ def environment(folder: Path) -> dict[str, str]:
         f'#!/bin/sh\n[ "$1" = serve ] && exec {sys.executable} -m tests.api.serve_once "$@"\nexec {installed} "$@"\n'
     )
     engine.chmod(0o755)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     path = os.pathsep.join([str(programs), str(installed.parent), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OCTAVO_PORT": str(port)}
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OCTAVO_PORT": str(free_port())}
 
 
 def run(command: str, folder: Path, variables: dict[str, str]) -> None:

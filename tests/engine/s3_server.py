@@ -15,6 +15,7 @@ import obstore
 from obstore.store import S3Store
 
 from tests.cluster.build import VERSITYGW, ensure_built, program
+from tests.free_port import free_port
 
 ACCESS_KEY, SECRET_KEY = "octavo-test", "octavo-secret"
 BUCKET = "models"
@@ -50,9 +51,7 @@ def s3_server(root: Path) -> Iterator[S3Server]:
     """The server over `root` while the block runs."""
     ensure_built(print, (VERSITYGW,))
     (root / BUCKET).mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(program("versitygw", (VERSITYGW,))), f"127.0.0.1:{port}", str(root)]
     environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -27,6 +27,7 @@ from octavo_engine.engine.startup import start_engine
 from octavo_engine.errors import DoesNotFitError, ModelLoadError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer
+from tests.free_port import free_port
 
 ENGINE = Path(sys.executable).parent / "octavo-engine"
 
@@ -36,15 +37,9 @@ def serve(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]
     command = [str(ENGINE), "serve", *arguments, "--device=cpu", "--host=127.0.0.1"]
     command += [] if any(a.startswith("--port") for a in arguments) else [f"--port={free_port()}"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})}, check=False
+        command, capture_output=True, text=True, timeout=400, env={**os.environ, **(env or {})}, check=False
     )
     return done.returncode, done.stdout + done.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def assert_fails(arguments: list[str], code: int, *words: str, env: dict[str, str] | None = None) -> None:

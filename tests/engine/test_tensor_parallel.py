@@ -25,11 +25,12 @@ from typing import Any
 import psutil
 import pytest
 from checkpoints import CONFIGURATIONS, SIZES, UNEVEN, reference_model, save, save_words
-from test_exit_codes import assert_fails, free_port
+from test_exit_codes import assert_fails
 
 from octavo_engine.llm import LLM
 from octavo_engine.sampling_params import SamplingParams
 from tests.engine.pretended import PretendedMasks, PretendedProposer
+from tests.free_port import free_port
 from tests.processes import alive, command
 
 ENGINE = Path(sys.executable).parent / "octavo-engine"
