@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 FIRST_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SIGNATURE = "0123456789secret"
+PATIENT = {"HF_HUB_ETAG_TIMEOUT": "120", "HF_HUB_DOWNLOAD_TIMEOUT": "120"}
+"""Variables with which the hub's library waits for this hub, however busy the machine is."""
 ERRORS = {"nobody/nothing": (404, "RepoNotFound"), "meta/gated": (403, "GatedRepo")}
 
 

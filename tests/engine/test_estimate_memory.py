@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import reference_model, save
-from fake_hub import fake_hub
+from fake_hub import PATIENT, fake_hub
 
 from octavo_engine import estimate_memory
 from octavo_engine.cli import main
@@ -177,7 +177,7 @@ def engine(home: Path, endpoint: str, *arguments: str) -> str:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
         [Path(sys.executable).parent / "octavo-engine", *arguments],
-        env={**inherited, "HF_HOME": str(home), "HF_ENDPOINT": endpoint},
+        env={**inherited, **PATIENT, "HF_HOME": str(home), "HF_ENDPOINT": endpoint},
         capture_output=True,
         text=True,
         check=True,

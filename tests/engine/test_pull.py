@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from checkpoints import reference_model, save
-from fake_hub import SIGNATURE, fake_hub
+from fake_hub import PATIENT, SIGNATURE, fake_hub
 from huggingface_hub.utils import filter_repo_objects
 from test_estimate_memory import LLAMA_70B
 
@@ -29,6 +29,7 @@ from octavo_engine.cli import main
 from octavo_engine.model.downloads.download import DownloadProgress, without_queries
 from octavo_engine.model.downloads.hub import IGNORED, SMALL, WEIGHTS
 from octavo_engine.pull_progress import Progress, progress_port
+from tests.free_port import free_port
 from tests.loopback import loopbacks
 
 MODEL = "octavo/tiny"
@@ -47,7 +48,8 @@ def home(tmp_path: Path) -> Path:
 
 def puller(home: Path, endpoint: str, *arguments: str) -> subprocess.Popen[str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "OCTAVO_"))}
-    environment = {**inherited, "HF_HOME": str(home / "hf"), "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(home)}
+    environment = {**inherited, **PATIENT, "HF_HOME": str(home / "hf"), "HF_ENDPOINT": endpoint}
+    environment["XDG_CACHE_HOME"] = str(home)
     command = [sys.executable, "-m", "octavo_engine.cli", "pull", MODEL, *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -55,7 +57,7 @@ def puller(home: Path, endpoint: str, *arguments: str) -> subprocess.Popen[str]:
 def pull(home: Path, endpoint: str, *arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
     process = puller(home, endpoint, *arguments)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
@@ -146,9 +148,7 @@ def test_settings_that_the_engine_would_refuse_are_refused_first(repository: Pat
 
 
 def test_others_see_how_far_it_is(repository: Path, home: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with fake_hub(MODEL, repository) as hub:
         with locked(home):
             process = puller(home, hub.url, f"--progress-port={port}")
@@ -163,10 +163,10 @@ def test_others_see_how_far_it_is(repository: Path, home: Path) -> None:
             assert "another program fetches octavo/tiny" in body["detail"]
             for address in loopbacks():  # a pod's address may be of either kind
                 host = f"[{address}]" if ":" in address else address
-                metrics = httpx2.get(f"http://{host}:{port}/metrics")
+                metrics = httpx2.get(f"http://{host}:{port}/metrics", timeout=120)
                 assert metrics.status_code == 200
             assert 'octavo_load_progress_ratio{model_name="octavo/tiny"} 0.0' in metrics.text
-        assert process.communicate(timeout=120)[0]
+        assert process.communicate(timeout=300)[0]
     assert process.returncode == 0
 
 

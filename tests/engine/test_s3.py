@@ -225,7 +225,7 @@ class HeldUp:
     def get(self, key, options):
         if current_thread().name.startswith("one") and options["range"][0]:
             self.gave_first.set()
-            assert self.may_go_on.wait(60)
+            assert self.may_go_on.wait(200)
         return self.store.get(key, options=options)
 
 
@@ -241,7 +241,7 @@ def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
     def filled(files, entry, making):
         if current_thread().name.startswith("two") and first == "one":
             may_go_on.set()  # `two` has taken over what `one` has begun; now `one` is to be first
-            assert two_goes_on.wait(60)
+            assert two_goes_on.wait(200)
         return fill(files, entry, making)
 
     class Pool(ThreadPoolExecutor):
@@ -255,10 +255,10 @@ def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
     monkeypatch.setattr(download, "_locked", lambda _: True)
     with ThreadPoolExecutor(1, "one") as one, ThreadPoolExecutor(1, "two") as two:
         for_one = one.submit(fetch)
-        assert gave_first.wait(60)
+        assert gave_first.wait(200)
         for_two = two.submit(fetch)
         for done, other in ((for_one, two_goes_on), (for_two, may_go_on))[:: 1 if first == "one" else -1]:
-            assert done.result(60)[0] == folder
+            assert done.result(200)[0] == folder
             other.set()
     assert content(folder) == {"config.json": CONFIG, "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
 
@@ -406,7 +406,7 @@ def test_a_model_that_was_fetched_before_is_served_while_the_store_cannot_be_rea
 def test_a_machine_without_certificates_of_its_own_does_as_well(bucket: S3Server) -> None:
     nowhere = {"SSL_CERT_FILE": "/nowhere", "SSL_CERT_DIR": "/nowhere"}
     process = puller(URL, **nowhere)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert content(Path(out.strip()))["config.json"] == CONFIG
 
@@ -463,7 +463,7 @@ def test_one_program_at_a_time_fetches_into_a_cache(bucket: S3Server, tmp_path: 
                 break
         assert process.poll() is None
         assert not list(tmp_path.rglob("*.safetensors*"))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert content(Path(out.strip()))["model.safetensors"] == WEIGHTS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import SIZES, reference_model, save
-from fake_hub import FIRST_COMMIT, fake_hub
+from fake_hub import FIRST_COMMIT, PATIENT, fake_hub
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import source
@@ -88,7 +88,7 @@ def pull(model: str, home: Path, endpoint: str, revision: str = "", weights: boo
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     result = subprocess.run(
         [sys.executable, "-c", PULL, model, revision, "weights" if weights else ""],
-        env={**inherited, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
+        env={**inherited, **PATIENT, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
         capture_output=True,
         text=True,
         check=True,
