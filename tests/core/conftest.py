@@ -11,6 +11,7 @@ settings.register_profile(
     max_examples=2_000,
     stateful_step_count=50,
     deadline=None,
+    derandomize=False,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
