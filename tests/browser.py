@@ -24,6 +24,8 @@ def browser() -> Iterator[Browser]:
     """A running browser. Tests run as root, where Chromium has no sandbox; it loads pages of our own only."""
     ensure_browser(print)
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=shutil.which(PROGRAM), args=["--no-sandbox"])
+        started = playwright.chromium.launch(
+            executable_path=shutil.which(PROGRAM), args=["--no-sandbox"], timeout=120_000
+        )
         yield started
         started.close()

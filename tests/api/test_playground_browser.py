@@ -88,8 +88,15 @@ def opened(context: BrowserContext, url: str) -> Page:
 
 
 def ask(page: Page, question: str) -> None:
+    """Send a question once the page takes one: while an answer comes, it does not, even if all of its text is there."""
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
     page.get_by_label("Your message").fill(question)
     page.keyboard.press("Enter")
+
+
+def clear_notice(page: Page) -> None:
+    """Empty the notice, so that what is read there afterwards is said because of what comes next."""
+    page.locator("#notice").evaluate("notice => { notice.textContent = ''; }")
 
 
 def accessibility_problems(page: Page) -> list[str]:
@@ -216,7 +223,9 @@ def test_the_last_request_is_copied_as_code_that_asks_it_again(server: Served, c
     asked = [server.engine.requests[-1].prompt_token_ids]
 
     def copied(name: str) -> str:
+        clear_notice(page)
         page.get_by_role("button", name=f"Copy as {name}").click()
+        expect(page.locator("#notice")).to_have_text("Copied.")
         return str(page.evaluate("navigator.clipboard.readText()"))
 
     commands = (["bash", "-c", copied("curl")], [sys.executable, "-c", copied("Python")])
@@ -254,6 +263,7 @@ def test_a_schema_holds_the_answer_and_a_wrong_one_is_reported_beside_it(
     assert isinstance(json.loads(tokens.inner_text())["large"], bool)
     tokens.locator("span").first.hover()
     expect(answer.get_by_role("status")).to_have_text(re.compile(r'^"\{.*" [\d.]+ %( · ".*" [\d.]+ %)*$'))
+    page.mouse.move(0, 0)  # or a scrolled page would have another token under the mouse
     tokens.press("ArrowRight")
     expect(tokens.locator("span").nth(1)).to_have_class(re.compile("chosen"))
 
@@ -320,6 +330,7 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     server = start(api_key_file=keys)
     page = opened(context, server.url)
     page.get_by_label("API key").fill("sk-wrong")
+    clear_notice(page)
     page.get_by_role("button", name="Use this key").click()
     expect(page.get_by_role("status")).not_to_be_empty()
     page.get_by_label("API key").fill("sk-secret")
