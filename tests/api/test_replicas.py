@@ -18,7 +18,7 @@ from tests.api.real_server import RealServer
 from tests.history import Record, losses
 
 PROMPT = "Once upon a time"
-LONG = 400
+LONG = 900
 """Tokens of an answer that takes several times as long as the second server's drain, also on a quick machine."""
 SHORT = 10
 """Tokens of an answer while a replica is replaced: some are under way at any moment, and longer ones only cost CPU."""
@@ -76,7 +76,7 @@ class Service:
                     with contextlib.suppress(httpx2.TransportError):
                         if (await http.get(f"http://127.0.0.1:{port}/health/ready")).status_code == 200:
                             ready.append(port)
-                self.ready = ready
+                self.ready = ready or self.ready  # on a busy machine both may answer a probe too late
                 await asyncio.sleep(0.5)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,8 +151,8 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
     assert {record.ends[0] for record in records.values()} == {"length"}
 
     # The second server drains: short answers end within its drain, and long ones with an error that says why.
-    records = {f"short {number}": Record(3) for number in range(4)} | {
-        f"long {number}": Record(LONG) for number in range(8)
+    records = {f"short {number}": Record(3) for number in range(2)} | {
+        f"long {number}": Record(LONG) for number in range(4)
     }
     client = client_of(f"{second.url}/v1", 0)
     streams = [asyncio.create_task(recorded(client, record)) for record in records.values()]
