@@ -15,6 +15,7 @@ from stepper import Sequence, Stepper
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
+from octavo_engine.model.gguf.architectures.encoders import ENCODERS
 from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
@@ -60,7 +61,8 @@ def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: P
 
 def test_each_architecture_that_is_read_is_tried() -> None:
     tried = {name.partition(",")[0] for name in CASES}
-    assert {each.name for each in ARCHITECTURES} - {"qwen2"} == tried  # Qwen2's and Llama's are in test_gguf.py
+    tried |= {"qwen2", *(each.name for each in ENCODERS)}  # in test_gguf.py and test_gguf_encoders.py
+    assert {each.name for each in ARCHITECTURES} == tried
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reads from sentence-transformers' files how a model pools: how a text's hidden states become one vector."""
+"""Reads from sentence-transformers' files, or a GGUF header, how a text's hidden states become one vector."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.dense_modules import DenseModule, read_dense
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.gguf.file import read_gguf
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
@@ -27,6 +28,9 @@ _MODES = {
 }
 """The kinds of pooling, by the endings of field names in 1_Pooling/config.json and by values of `pooling_mode` there.
 """
+
+_GGUF_MODES = ("none", "mean", "cls", "last", "rank")
+"""The kinds of pooling by their numbers in GGUF headers; `rank` is a reranker's, whose head gives a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
 
     Raises ModelLoadError if they are broken.
     """
+    if (kind := _gguf_pooling(files)) is not None:
+        return PoolingConfig(kind)
     if files.directory is None or not _says_pooling(files):
         return PoolingConfig()
     modules = _read(files.directory / "modules.json")
@@ -86,8 +92,21 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
 
 
 def _says_pooling(files: ModelFiles) -> bool:
-    """Return True if the model has the files of sentence-transformers."""
+    """Return True if the model has the files of sentence-transformers, or a GGUF header that names a kind."""
+    if files.gguf is not None:
+        return _gguf_pooling(files) is not None
     return files.directory is not None and has_file(files.directory / "modules.json")
+
+
+def _gguf_pooling(files: ModelFiles) -> str | None:
+    """Return the kind of pooling in a GGUF header, whose vectors have length 1; None if there is none."""
+    if files.gguf is None:
+        return None
+    file = read_gguf(files.gguf)
+    key = f"{file.architecture}.pooling_type"
+    if key not in file.metadata:
+        return None
+    return _GGUF_MODES[Fields(str(files.gguf), file.metadata).integer(key, 0, len(_GGUF_MODES) - 1)]
 
 
 def longest_text(files: ModelFiles) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.architectures.dense import DENSE
+from octavo_engine.model.gguf.architectures.encoders import ENCODERS
 from octavo_engine.model.gguf.architectures.experts import EXPERTS
 from octavo_engine.model.gguf.architectures.gemma import GEMMA
 from octavo_engine.model.gguf.architectures.hybrid import HYBRID
@@ -12,7 +13,7 @@ from octavo_engine.model.gguf.architectures.latent import LATENT
 from octavo_engine.model.gguf.architectures.layer_norm import LAYER_NORM
 from octavo_engine.model.gguf.header import Header
 
-ARCHITECTURES = (*DENSE, *EXPERTS, *GEMMA, *HYBRID, *LATENT, *LAYER_NORM)
+ARCHITECTURES = (*DENSE, *ENCODERS, *EXPERTS, *GEMMA, *HYBRID, *LATENT, *LAYER_NORM)
 
 
 def gguf_architecture(header: Header) -> GGUFArchitecture:
