@@ -51,8 +51,8 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], Callable[[ModelSpec], Model
     return config, partial(architecture.of_file, file=file)
 
 
-def _attention(header: Header, numbers: Callable[[str, int], int]) -> dict[str, Any]:
-    heads, hidden = numbers("attention.head_count", 0), header.integer("embedding_length", 1, 1 << 20)
+def _attention(header: Header, numbers: Callable[..., int]) -> dict[str, Any]:
+    heads, hidden = numbers("attention.head_count"), header.integer("embedding_length", 1, 1 << 20)
     if not heads:  # layers with states alone
         return {"hidden_size": hidden}
     head_dim = header.integer("attention.key_length", 2, 1024, default=hidden // heads)  # whatever the family's is

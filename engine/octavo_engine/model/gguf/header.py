@@ -59,16 +59,19 @@ class Header:
         """The number of the model's own layers."""
         return self.integer("block_count", 1, 4096) - self.predicting_layers
 
-    def each_layer(self, name: str, default: int) -> tuple[int, ...]:
-        """Return a whole number for each layer, which may be the same for all; ModelLoadError otherwise."""
+    def each_layer(self, name: str, default: int | None = None) -> tuple[int, ...]:
+        """Return a whole number for each layer, which may be the same for all; ModelLoadError otherwise.
+
+        Without a default the key has to be there.
+        """
         count, key = self.integer("block_count", 1, 4096), self.key(name)
-        values = self.fields.integers(key) or (default,)
+        values = self.fields.integers(key) or (self.integer(name) if default is None else default,)
         values = values * count if len(values) == 1 else values
         if len(values) != count or not all(0 <= value <= _MOST for value in values):
             raise self.fields.wrong(key, self.fields.values.get(key), f"is not a number for each of {count} layers")
         return values
 
-    def of_layers(self, name: str, default: int) -> int:
+    def of_layers(self, name: str, default: int | None = None) -> int:
         """Return the number of all layers that have another than 0, or 0 if none has; ModelLoadError if they differ."""
         found = sorted({value for value in self.each_layer(name, default) if value})
         if len(found) > 1:
@@ -76,7 +79,7 @@ class Header:
             raise self.fields.wrong(key, self.fields.values.get(key), f"is not supported: layers have {found}")
         return found[0] if found else 0
 
-    def most(self, name: str, default: int) -> int:
+    def most(self, name: str, default: int | None = None) -> int:
         """Return the largest of the layers' numbers; ModelLoadError as of `each_layer`."""
         return max(self.each_layer(name, default))
 
