@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gguf_families.case import SCALES, Case, Tensors, granite, permuted
 from gguf_families.experts import experts, stacked
+from gguf_families.latent import latent, sizes
 
 
 def stated(config: Any, name: str, array: np.ndarray) -> Tensors:
@@ -114,6 +116,24 @@ def tiled(array: np.ndarray, name: str, keys: int, values: int, before: int, siz
     size = size if "qkv" in name or "conv1d" in name or "in_proj_z" in name else 1
     heads = array[before:].reshape(keys, values // keys, size, *array.shape[1:]).swapaxes(0, 1)
     return np.concatenate([array[:before], heads.reshape(-1, *array.shape[1:])])
+
+
+def of_kimi(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Numbers of heads and convolutions with dimensions of 1 around them."""
+    name = name.replace(".forget_gate.", ".")
+    if name.endswith(".A_log"):
+        yield name, -np.exp(array)
+    elif name.endswith(".conv1d.weight"):
+        yield from ((name.replace(".conv1d", f".{part}_conv1d"), rows[None]) for part, rows in split_rows(array))
+    elif name.endswith((".dt_bias", "correction_bias")) or ".experts." in name:
+        yield from stated(config, name, array)
+    else:
+        yield from latent(config, name, array)
+
+
+def split_rows(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the rows of query, key and value."""
+    return zip("qkv", np.split(array, 3), strict=True)
 
 
 NOT_WRITTEN = dict.fromkeys(("attention.head_count_kv", "rope.dimension_count", "rope.freq_base"))
@@ -263,6 +283,26 @@ def nemotron_h(config: Any) -> dict[str, Any]:
 def falcon_h1(config: Any) -> dict[str, Any]:
     """Return Falcon-H1's keys."""
     return {**state_space(config), "rope.dimension_count": None}
+
+
+def kimi(config: Any) -> dict[str, Any]:
+    """Return Kimi Linear's keys."""
+    return {
+        **sizes(config),
+        "attention.head_count_kv": [1 if kind == "full_attention" else 0 for kind in config.layer_types],
+        "attention.value_length": None,
+        "rope.freq_base": None,
+        "kda.head_dim": config.linear_head_dim,
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_group_used_count": config.topk_group,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2,
+        "leading_dense_block_count": 1,
+    }
 
 
 def delta_net(config: Any) -> dict[str, Any]:
@@ -526,4 +566,27 @@ HYBRID: dict[str, Case] = {
         "Qwen3_5", {**DELTA, "linear_num_value_heads": 2, "tie_word_embeddings": True}, delta_net, of_delta_net
     ),
     "qwen35moe": Case("Qwen3_5Moe", {**DELTA, **EXPERTS, "linear_num_key_heads": 1}, delta_net, of_delta_net),
+    "kimi-linear": Case(
+        "KimiLinear",
+        {
+            "num_key_value_heads": 8,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_heads": 8,
+            "linear_head_dim": 16,
+            "linear_conv_kernel_dim": 3,
+            "kv_lora_rank": 32,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 24,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 1.7,
+            "rms_norm_eps": 0.01,
+            "pad_token_id": 0,
+        },
+        kimi,
+        of_kimi,
+    ),
 }

@@ -106,10 +106,12 @@ def _shape(tensor: GGUFTensor, expected: tuple[int, ...] | None) -> tuple[int, .
 
     It also stores vectors of groups as matrices with a row for each group.
     """
+    sizes = tuple(size for size in tensor.shape if size > 1)
     if expected is None:
-        return tensor.shape
-    sizes, wanted = ([size for size in shape if size > 1] for shape in (tensor.shape, expected))
-    same = sizes == wanted or (len(expected) == 1 and tensor.num_elements == expected[0])
+        return sizes or (1,)
+    same = sizes == tuple(size for size in expected if size > 1) or (
+        len(expected) == 1 and tensor.num_elements == expected[0]
+    )
     return expected if same else tensor.shape
 
 

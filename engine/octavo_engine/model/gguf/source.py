@@ -72,6 +72,9 @@ class GGUFSource:
 
 def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
     """Yield tasks that fill the pieces of one tensor; each returns the bytes that it has read."""
+    if not all(piece.part for piece in tensor.pieces):  # one that takes the whole tensor, whatever its shape
+        yield from (partial(_fill_vector, data, stored, piece, stored.num_bytes) for piece in tensor.pieces)
+        return
     rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
     stays_quantized = stored.type_name in tensor.types and stored.type_name not in FLOATS
     for piece in tensor.pieces:

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.architectures.latent import latent_fields
 from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.restored import STATE_DECAY, Restored, unpaired, untiled
@@ -288,6 +289,26 @@ def _qwen3_next(spec: ModelSpec) -> ModelSpec:
     return ungrouped_delta_net(norms_as_stored(spec))
 
 
+def _kimi_linear_fields(header: Header) -> dict[str, Any]:
+    """Return Kimi Linear's fields; Kimi Delta Attention has as many heads as latent attention."""
+    _sigmoid(header)
+    kept = header.integer("expert_group_used_count", default=1)
+    if kept > 1:
+        raise header.fields.wrong(header.key("expert_group_used_count"), kept, "needs the number of groups")
+    return {
+        **latent_fields(header),
+        **experts_fields(header),
+        "layer_types": _layer_types(header, "linear_attention"),
+        "linear_num_heads": header.integer("attention.head_count"),
+        "linear_head_dim": header.integer("kda.head_dim"),
+        "linear_conv_kernel_dim": header.integer("ssm.conv_kernel"),
+        "n_shared_experts": header.integer("expert_shared_count", 0, default=0),
+        "first_k_dense_replace": header.integer("leading_dense_block_count", 0, default=0),
+        "norm_topk_prob": True,
+        "routed_scaling_factor": header.number("expert_weights_scale", default=1.0),
+    }
+
+
 HYBRID = (
     GGUFArchitecture(
         name="mamba",
@@ -353,5 +374,12 @@ HYBRID = (
         read=_qwen_moe_fields,
         change=norms_as_stored,
         restored=_untiled_heads,
+    ),
+    GGUFArchitecture(
+        name="kimi-linear",
+        model_class="KimiLinearForCausalLM",
+        experts=True,
+        read=_kimi_linear_fields,
+        restored=_decay,
     ),
 )
