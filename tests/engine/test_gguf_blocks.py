@@ -188,12 +188,12 @@ def test_the_demos_file_takes_its_own_bytes(tmp_path: Path) -> None:
     assert footprint.checkpoint_bytes(files) is not None
     stored = sum(
         tensor.num_bytes
-        for name, tensor in gguf_blocks.read_gguf(files.gguf).tensors.items()
+        for name, tensor in gguf_blocks.read_model(files.gguf).tensors.items()
         if any(part in name for part in LINEARS)
     )
     measured = sum(p.nbytes for linear in linears(loaded) for p in linear.parameters())
     assert measured == stored
-    embedding = gguf_blocks.read_gguf(files.gguf).tensors["token_embd.weight"].num_bytes
+    embedding = gguf_blocks.read_model(files.gguf).tensors["token_embd.weight"].num_bytes
     assert sum(each.nbytes for each in loaded.head.weights.parameters.values()) == embedding
     assert resolve_config(EngineConfig(model=DEMO_MODEL), files, Shard()).spec.quantization is None
     planned_for = resolve_for_estimate(config, files).spec.quantization
@@ -233,7 +233,7 @@ def test_blocks_are_dequantized_to_be_quantized_otherwise(tmp_path: Path) -> Non
 @needs_kernels
 def test_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     path = write_gguf(reference_model(**SIZES), tmp_path / "model.gguf", Kind.Q4_0)
-    start = gguf_blocks.read_gguf(path).tensors["blk.1.ffn_down.weight"].start
+    start = gguf_blocks.read_model(path).tensors["blk.1.ffn_down.weight"].start
     content = bytearray(path.read_bytes())
     content[start : start + 2] = b"\x00\x7c"
     path.write_bytes(content)

@@ -77,6 +77,23 @@ def routed(config: Any) -> dict[str, Any]:
     }
 
 
+class InTurn:
+    """Query, key and value, which the model has one after another, as one tensor."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+
+    def __call__(self, config: Any, name: str, array: np.ndarray) -> Tensors:
+        """Yield the joined tensor in place of its last part."""
+        if not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            yield from stacked(config, name, array)
+            return
+        self.parts.append(array)
+        if len(self.parts) == 3:
+            yield f"blk.{name.split('.')[2]}.attn_qkv.weight", np.concatenate(self.parts)
+            self.parts.clear()
+
+
 def with_half_shared(model: Any) -> None:
     """A shared expert whose result Qwen's gate always halves."""
     for name, parameter in model.named_parameters():
@@ -127,6 +144,66 @@ EXPERTS: dict[str, Case] = {
         {**SCALES, **LOCAL, "shared_intermediate_size": 48},
         lambda c: {**granite(c), **experts(c), "expert_shared_feed_forward_length": 48},
         partial(stacked, rope=True),
+    ),
+    "qwen3vlmoe": Case("Qwen3Moe", {**MOE, "norm_topk_prob": True, "head_dim": 16}, experts, stacked),
+    "dots1": Case(
+        "Dots1",
+        {**ROUTED, **GROUPS, "norm_topk_prob": True, "head_dim": 16, "sliding_window": None},
+        lambda c: {**routed(c), "expert_gating_func": 2},
+        stacked,
+    ),
+    "minimax-m2": Case(
+        "MiniMaxM2",
+        {
+            **LOCAL,
+            "head_dim": 16,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+        lambda c: {**experts(c), "expert_feed_forward_length": c.intermediate_size, "expert_gating_func": 2},
+        stacked,
+    ),
+    "hunyuan-moe": Case(
+        "HunYuanMoEV1",
+        {"num_experts": 4, "moe_topk": 2, "head_dim": 16},
+        lambda c: {
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": c.intermediate_size,
+            "expert_shared_feed_forward_length": c.intermediate_size,
+            "expert_shared_count": 1,
+        },
+        stacked,
+    ),
+    "ernie4_5-moe": Case(
+        "Ernie4_5_Moe",
+        {
+            "moe_num_experts": 4,
+            "moe_k": 2,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+        },
+        lambda c: {
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 32,
+            "expert_shared_count": 2,
+            "expert_shared_feed_forward_length": 48,
+            "interleave_moe_layer_step": 1,
+            "leading_dense_block_count": 1,
+        },
+        stacked,
+    ),
+    "bailingmoe2": Case(
+        "Glm4Moe",
+        {**ROUTED, **GROUPS, "n_shared_experts": 1, "use_qk_norm": True, "head_dim": 16, "norm_topk_prob": True},
+        lambda c: {
+            **routed(c),
+            "expert_gating_func": 2,
+            "expert_shared_feed_forward_length": c.moe_intermediate_size,
+            "nextn_predict_layers": 0,
+        },
+        InTurn(),
     ),
     "deepseek": Case(
         "Qwen2Moe",

@@ -79,6 +79,15 @@ LATENT: dict[str, Case] = {
         of_old,
         stacked,
     ),
+    "minicpm3": Case(
+        "MiniCPM3",
+        {**LATENT_SIZES, "v_head_dim": 8, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+        lambda c: {
+            **{name: value for name, value in sizes(c).items() if "length" not in name},
+            "attention.head_count_kv": c.num_attention_heads,
+            "attention.key_length": c.qk_nope_head_dim + c.qk_rope_head_dim,
+        },
+    ),
     "deepseek2, dense": Case(
         "Youtu",
         LATENT_SIZES,

@@ -47,17 +47,24 @@ def rms_epsilon(header: Header) -> dict[str, Any]:
     return {"rms_norm_eps": header.fields.number(header.key(name), 0, 1)}
 
 
-def router_fields(header: Header, *scores: str) -> dict[str, Any]:
-    """Return what DeepSeek's mixtures of experts and those after them have besides, under DeepSeek's names.
+def router_scores(header: Header, *scores: str) -> str:
+    """Return the function of a router's scores: one of `scores`, the first one where a file does not state it.
 
-    `scores`: the functions of scores that the architecture is computed with; the first one is that of files that do not
-    state it. ModelLoadError for another one.
+    ModelLoadError for another one.
     """
     key = header.key("expert_gating_func")
     number = header.integer("expert_gating_func", 0, 1 << 16, default=0)
     function = _SCORES.get(number, "") or (scores[0] if number == 0 else "")
     if function not in scores:
         raise header.fields.wrong(key, number, f"is not supported; supported: {', '.join(scores)}")
+    return function
+
+
+def router_fields(header: Header, *scores: str) -> dict[str, Any]:
+    """Return the fields of DeepSeek's mixtures of experts and those after them, under DeepSeek's names.
+
+    `scores`: those of `router_scores`.
+    """
     groups = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
     return {
         **experts_fields(header),
@@ -67,7 +74,7 @@ def router_fields(header: Header, *scores: str) -> dict[str, Any]:
         "first_k_dense_replace": header.integer("leading_dense_block_count", 0, default=0),
         "norm_topk_prob": header.fields.boolean(header.key("expert_weights_norm"), False),
         "routed_scaling_factor": header.number("expert_weights_scale", default=1.0) or 1.0,  # 0: there is none
-        "scoring_func": function,
+        "scoring_func": router_scores(header, *scores),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields, router_fields
+from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields, router_fields, router_scores
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.spec_changes import numbered_experts, of_gpt_oss
 
@@ -41,6 +41,53 @@ def _deepseek_fields(header: Header) -> dict[str, Any]:
         "n_routed_experts": header.integer("expert_count"),
         "n_shared_experts": shared,
         "first_k_dense_replace": dense,
+    }
+
+
+def _dots1_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of dots.llm1, whose files state no window."""
+    return {**router_fields(header, "sigmoid"), "sliding_window": None}
+
+
+def _minimax_m2_fields(header: Header) -> dict[str, Any]:
+    """Return MiniMax M2's fields."""
+    router_scores(header, "sigmoid")
+    return {**experts_fields(header), "intermediate_size": header.integer("expert_feed_forward_length")}
+
+
+def _hunyuan_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Hunyuan's mixtures of experts."""
+    router_scores(header, "softmax")
+    return {**experts_fields(header), "moe_topk": header.integer("expert_used_count")}
+
+
+def _ernie_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of ERNIE's mixtures of experts."""
+    router_scores(header, "softmax")
+    names = {
+        "moe_num_experts": "expert_count",
+        "moe_k": "expert_used_count",
+        "moe_intermediate_size": "expert_feed_forward_length",
+        "moe_layer_interval": "interleave_moe_layer_step",
+    }
+    return {
+        **{ours: header.integer(theirs) for ours, theirs in names.items()},
+        "moe_num_shared_experts": header.integer("expert_shared_count", 0, default=0),
+        "moe_layer_start_index": header.integer("leading_dense_block_count", 0),
+    }
+
+
+def _bailing_moe2_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Ling 2 and Ring 2; tensors say how wide the shared expert is."""
+    fields = router_fields(header, "sigmoid")
+    gate = header.file.tensors.get(f"blk.{fields['first_k_dense_replace']}.ffn_gate_shexp.weight")
+    return {
+        **fields,
+        "score_function": fields["scoring_func"],
+        "num_shared_experts": 0 if gate is None else 1,
+        "moe_shared_expert_intermediate_size": 1 if gate is None else gate.shape[0],
+        "use_qk_norm": header.stored("attn_q_norm.weight"),
+        "use_qkv_bias": header.stored("attn_qkv.bias"),
     }
 
 
@@ -85,6 +132,20 @@ EXPERTS = (
         other_classes=("SolarOpenForCausalLM",),
         experts=True,
         read=_glm4_moe_fields,
+    ),
+    GGUFArchitecture(
+        name="qwen3vlmoe",
+        model_class="Qwen3VLMoeTextForCausalLM",
+        experts=True,
+        read=experts_fields,
+        change=numbered_experts,
+    ),
+    GGUFArchitecture(name="dots1", model_class="Dots1ForCausalLM", experts=True, read=_dots1_fields),
+    GGUFArchitecture(name="minimax-m2", model_class="MiniMaxM2ForCausalLM", experts=True, read=_minimax_m2_fields),
+    GGUFArchitecture(name="hunyuan-moe", model_class="HunYuanMoEV1ForCausalLM", experts=True, read=_hunyuan_moe_fields),
+    GGUFArchitecture(name="ernie4_5-moe", model_class="Ernie4_5_MoeForCausalLM", experts=True, read=_ernie_moe_fields),
+    GGUFArchitecture(
+        name="bailingmoe2", model_class="BailingMoeV2ForCausalLM", experts=True, read=_bailing_moe2_fields
     ),
     GGUFArchitecture(
         name="gpt-oss", model_class="GptOssForCausalLM", experts=True, read=_gpt_oss_fields, change=of_gpt_oss

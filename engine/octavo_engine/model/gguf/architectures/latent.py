@@ -23,7 +23,9 @@ _GLM_LAYERS, _GLM_VOCABULARY = (47, 48), 154880
 def latent_fields(header: Header) -> dict[str, Any]:
     """Return the sizes of latent attention, and RoPE with its factor of scores."""
     own = "_mla" if header.has("attention.key_length_mla") else ""
-    key, value = (header.integer(f"attention.{part}_length{own}", 1, 4096) for part in ("key", "value"))
+    even = header.integer("embedding_length") // header.integer("attention.head_count")
+    key = header.integer(f"attention.key_length{own}", 2, 4096)
+    value = header.integer(f"attention.value_length{own}", 1, 4096, default=even)
     rotary = header.integer("rope.dimension_count", 1, key - 1)
     rope, log_multiplier = rope_parameters(header), "rope.scaling.yarn_log_multiplier"
     if rope.get("rope_type") == "yarn" and header.has(log_multiplier):
@@ -68,4 +70,5 @@ LATENT = (
         read=_deepseek2_fields,
     ),
     GGUFArchitecture(name="deepseek2", model_class="YoutuForCausalLM", read=latent_fields),
+    GGUFArchitecture(name="minicpm3", model_class="MiniCPM3ForCausalLM", read=latent_fields),
 )
