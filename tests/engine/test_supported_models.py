@@ -41,7 +41,7 @@ def test_every_family_is_listed_with_what_of_it_runs(
     assert list(listed) == list(rows) and listed["LlamaForCausalLM"]["quantization"] == ["fp8", "int8", "int4"]
     assert rows["LlamaForCausalLM"][1:] == ["llama", "text", "dense", "no", "fp8", "int8", "int4", "yes"]
     assert rows["GptOssForCausalLM"][1:] == ["gpt_oss", "text", "experts", "yes", "no", "yes"]
-    assert rows["DeepseekV3ForCausalLM"][-1] == "no"
+    assert rows["DeepseekV3ForCausalLM"][-1] == "yes" and rows["ModernBertForSequenceClassification"][-1] == "no"
     assert rows["BertModel"][1:4] == ["bert", "embeddings", "dense"]
     assert rows["ModernBertForSequenceClassification"][1:5] == ["modernbert", "classes", "dense", "yes"]
     windows = {model.architecture for model in supported_models() if model.windows}
