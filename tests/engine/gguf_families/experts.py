@@ -77,6 +77,14 @@ def routed(config: Any) -> dict[str, Any]:
     }
 
 
+def fused(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Experts' gate and up as one tensor, as `--fuse-gate-up-exps` stores them."""
+    if name.endswith("experts.gate_up_proj"):
+        yield f"blk.{name.split('.')[2]}.ffn_gate_up_exps.weight", array
+    else:
+        yield from stacked(config, name, array)
+
+
 class InTurn:
     """Query, key and value, which the model has one after another, as one tensor."""
 
@@ -135,6 +143,7 @@ EXPERTS: dict[str, Case] = {
         lambda config: {**experts(config), "expert_shared_feed_forward_length": 48},
         stacked,
     ),
+    "qwen3moe, fused": Case("Qwen3Moe", {**MOE, "norm_topk_prob": True, "head_dim": 16}, experts, fused),
     "qwen3moe": Case("Qwen3Moe", {**MOE, "norm_topk_prob": True, "head_dim": 16}, experts, stacked),
     "granitemoe": Case(
         "GraniteMoe", {**SCALES, **LOCAL}, lambda c: {**granite(c), **experts(c)}, partial(stacked, rope=True)
