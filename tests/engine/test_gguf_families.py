@@ -103,10 +103,17 @@ def test_what_no_header_states_is_refused(name: str, change: dict[str, bool], me
         read_spec(files)
 
 
-def test_weights_that_are_multiplied_take_no_adapters(tmp_path: Path) -> None:
-    case, device = CASES["falcon-h1"], torch.device("cpu")
-    files = ModelFiles("test", gguf=write_case(case.model(), tmp_path / "model.gguf", "falcon-h1"))
+REFUSED = {
+    "falcon-h1": ("mamba.in_proj", "multipliers"),
+    "glm4, sections": ("self_attn.q_proj", "in another order"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_weights_that_are_multiplied_or_in_another_order_take_no_adapters(name: str, tmp_path: Path) -> None:
+    (module, reason), device = REFUSED[name], torch.device("cpu")
+    files = ModelFiles("test", gguf=write_case(CASES[name].model(), tmp_path / "model.gguf", name))
     decoder = load_model(files, read_spec(files), device, torch.float32, lambda *_: None)
     choice = lora_targets(decoder, device, gguf=True)
     assert not choice.targets
-    assert "multipliers" in choice.left_out["model.layers.0.mamba.in_proj"]
+    assert reason in choice.left_out[f"model.layers.0.{module}"]

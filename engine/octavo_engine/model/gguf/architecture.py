@@ -40,6 +40,9 @@ class GGUFArchitecture:
     """How tensors whose values the file has changed are read, by the endings of their names in checkpoints."""
     scales_weights: bool = False
     """Whether weights are multiplied with factors that checkpoints state apart; such a file takes no adapters."""
+    rotates_neighbours: bool = False
+    """Whether checkpoints rotate neighbouring dimensions; files with M-RoPE's sections have these rows in another
+    order, and take no adapters."""
     layers_differ: bool = False
     """Whether `read` reads the numbers of heads and the feed-forward's sizes that layers have of their own; files of
     other architectures whose layers differ are refused."""

@@ -41,6 +41,7 @@ _MOST_GROUPS = 4096
 """The most groups into which Triton's kernels sort a step's tokens, by adapter or by adapter and expert."""
 
 _OF_SAMPLED_ROWS = "it is computed after the last layer, for the sampled tokens alone; adapters of it are not supported"
+_REORDERED = "the GGUF file has rows of query and key in another order than the adapter; take the safetensors files"
 _SCALED = (
     "the GGUF file has multipliers in its weights, which adapters were trained without; serve the checkpoint instead"
 )
@@ -159,6 +160,11 @@ def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
     return cpu_kernels() if device.type == "cpu" and decoder.dtype in DTYPES and not triton_runs_on(device) else None
 
 
+def _has_neighbours(decoder: Decoder) -> bool:
+    ropes = (getattr(mixer.spec, "rope", None) for mixer in decoder.attentions())
+    return all(rope is None or rope.interleaved for rope in ropes)
+
+
 def lora_targets(
     decoder: Decoder, device: torch.device, *, gguf: bool = False, num_slots: int = 1, wanted: Sequence[str] = ()
 ) -> TargetChoice:
@@ -183,6 +189,8 @@ def lora_targets(
     left_out |= {name: reason for name, target in every.items() if (reason := _unsuitable(target, device, num_slots))}
     if file is not None and file.scales_weights:
         left_out |= dict.fromkeys(every, _SCALED)
+    if file is not None and file.rotates_neighbours and not _has_neighbours(decoder):
+        left_out |= dict.fromkeys(every, _REORDERED)
     left_out |= {
         name: "it is not among --lora-target-modules" for name in every if wanted and not _is_wanted(name, wanted)
     }

@@ -152,7 +152,7 @@ DENSE = (
     GGUFArchitecture(name="seed_oss", model_class="SeedOssForCausalLM"),
     GGUFArchitecture(name="hunyuan-dense", model_class="HunYuanDenseV1ForCausalLM"),
     GGUFArchitecture(name="ernie4_5", model_class="Ernie4_5ForCausalLM"),
-    GGUFArchitecture(name="glm4", model_class="Glm4ForCausalLM"),
+    GGUFArchitecture(name="glm4", model_class="Glm4ForCausalLM", rotates_neighbours=True),
     GGUFArchitecture(
         name="chatglm",
         model_class="GlmForCausalLM",
