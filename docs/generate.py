@@ -148,7 +148,7 @@ def models() -> str:
         "  converted first.\n"
         "- The column *windows* says whether the family has layers with a sliding window, *--quantization* which\n"
         "  values of this flag it takes for checkpoints that are not quantized, and *GGUF* whether its .gguf files\n"
-        "  are read.\n",
+        "  are read. Experts are quantized to int8 and int4 on CPUs, and on GPUs only if they are gated by SiLU.\n",
         "| " + " | ".join(COLUMNS) + " |",
         "| --- " * len(COLUMNS) + "|",
     ]

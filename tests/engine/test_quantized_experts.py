@@ -20,12 +20,14 @@ from test_fp8 import linears, load
 from torch import Tensor
 
 from octavo_engine.engine.resolved_config import make_blueprint
-from octavo_engine.errors import ModelLoadError
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.kernels.moe import multiplies
 from octavo_engine.model import footprint
-from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
+from octavo_engine.model.layers.operations import device_support
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
@@ -148,8 +150,36 @@ def test_experts_in_codes_give_what_dequantized_ones_do(name: str, tmp_path: Pat
     assert all(each.interleaved for mixture in decoder.mixtures() for one in mixture.coded for each in one.each)
     found = logits_of(decoder).float()
     assert (found - wanted).norm() < 0.05 * wanted.norm()
-    dequantized = footprint.weight_bytes(make_blueprint(decoder.spec, torch.bfloat16, Shard(), device=ON_GPU))
-    assert footprint.weight_bytes(decoder) < 0.75 * dequantized
+    plain = read_spec(ModelFiles("test", directory=exact))
+    for device in (torch.device("cpu"), ON_GPU):
+        quantized, whole = (
+            footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard(), device))
+            for spec in (decoder.spec, plain)
+        )
+        assert quantized < 0.75 * whole
+
+
+GPU_FORMATS = ("gptq", "awq", "w8a8", "deepseek", "compressed_channel", "w4a16")
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize("name", GPU_FORMATS)
+def test_memory_for_triton_kernels_has_the_numbers_of_the_checkpoint(
+    name: str, rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GPUs experts stay as they are stored, also a rank's part; the kernels' own checks multiply such memory."""
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: None)
+    packed, exact = save_pair(tmp_path, name, num_attention_heads=4)
+    ranks = ALONE if rank is None else Collectives(Shard(rank, 2))
+    plain = load(exact, ranks=ranks)
+    monkeypatch.setattr(device_support, "triton_runs_on", lambda _: True)
+    kept = load(packed, ranks=ranks)
+    for coded, whole in zip(kept.mixtures(), plain.mixtures(), strict=True):
+        assert coded.dequantized_from() == set()
+        for experts, numbers in zip(coded.coded, (whole.gate_up, whole.down), strict=True):
+            assert multiplies(experts.codes.every)
+            found = experts.method.dequantized(experts.weights, torch.float32)
+            torch.testing.assert_close(found, numbers.flatten(0, 1), rtol=1e-5, atol=1e-6)
 
 
 def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
@@ -240,3 +270,42 @@ def test_quantized_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match=r"quantized \(gptq\).*experts that a checkpoint holds in one tensor"):
         read_spec(ModelFiles("test", directory=directory))
+
+
+@needs_kernels
+def test_experts_are_quantized_while_they_are_loaded_on_cpus(tmp_path: Path) -> None:
+    directory = save(reference_model("Qwen3Moe", **SIZES, num_experts=4), tmp_path)
+    whole, decoder = load(directory), load(directory, "int8")
+    assert {each.method.name for mixture in decoder.mixtures() for each in mixture.coded} == {"int8"}
+    assert (logits_of(decoder) - logits_of(whole)).norm() < 0.1 * logits_of(whole).norm()
+
+
+def test_experts_are_quantized_while_they_are_loaded_for_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan counts their bytes."""
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: None)
+    directory = save(reference_model("Qwen3Moe", **SIZES, num_experts=4), tmp_path)
+    spec = read_spec(ModelFiles("test", directory=directory))
+    plain_bytes = footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard(), ON_GPU))
+    whole = load(directory)
+    monkeypatch.setattr(device_support, "triton_runs_on", lambda _: True)
+    for name, error, share in (("fp8", 0.03, 0.6), ("int8", 0.01, 0.6), ("int4", 0.08, 0.4)):
+        for coded, plain in zip(load(directory, name).mixtures(), whole.mixtures(), strict=True):
+            for experts, numbers in zip(coded.coded, (plain.gate_up, plain.down), strict=True):
+                found = experts.method.dequantized(experts.weights, torch.float32)
+                assert 0 < (found - numbers.flatten(0, 1)).norm() < error * numbers.norm()
+        blueprint = make_blueprint(quantized_online(spec, name), torch.bfloat16, Shard(), ON_GPU)
+        assert footprint.weight_bytes(blueprint) < share * plain_bytes
+
+
+def test_experts_that_would_not_stay_quantized_are_refused(tmp_path: Path) -> None:
+    """They are most of the weights; and a model with all experts in one tensor has no single ones to quantize."""
+    directory = save(reference_model("Qwen3Moe", **SIZES, num_experts=4), tmp_path / "apart")
+    spec = quantized_online(read_spec(ModelFiles("test", directory=directory)), "fp8")
+    check_experts_stay(make_blueprint(spec, torch.bfloat16, Shard(), ON_GPU))
+    with pytest.raises(ConfigurationError, match="--quantization fp8: the model's experts are not computed in fp8"):
+        check_experts_stay(make_blueprint(spec, torch.bfloat16, Shard()))
+    together = save(reference_model("GraniteMoe", num_local_experts=4, num_experts_per_tok=2), tmp_path / "together")
+    with pytest.raises(ConfigurationError, match="--quantization int8: a checkpoint of GraniteMoeForCausalLM has one"):
+        load(together, "int8")

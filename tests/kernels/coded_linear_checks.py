@@ -6,12 +6,11 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from octavo_engine.kernels import interleaved_trial
 from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
 from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.interleaved import (
     can_be_interleaved,
     dequantize_interleaved,
@@ -30,66 +29,14 @@ from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
+from tests.kernels.random_codes import exact_numbers, random_part
 
-_SUPER = 256
 _STEPS = {torch.float32: 3e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
-
-
-def _part(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedPart:
-    """Return random codes of one kind: `zeros` as of AWQ, `minimum` as of GGUF's Q4_1, `supers` as of its Q4_K."""
-    groups = 1 if group is None else -(-columns // group)
-    least, most = (-128, 128) if kind == "signed" else (0, 256)
-    kind_of_codes = torch.int8 if kind == "signed" else torch.uint8
-    codes = torch.randint(least, most, (rows, columns * bits // 8), device=device).to(kind_of_codes)
-    scale = (torch.randn(rows, groups, device=device) * 0.01).half().float()  # AutoRound's may be negative
-    part = partial(CodedPart, codes=codes, bits=bits, columns=columns, group=group)
-    middle = float(1 << (bits - 1))
-    match kind:
-        case "symmetric" | "order":
-            order = torch.randint(0, groups, (2, columns), dtype=torch.int32, device=device)
-            sections = (rows // 3, rows - rows // 3)
-            return part(
-                scale=scale,
-                offset=middle,
-                **({"column_groups": order, "sections": sections} if kind == "order" else {}),
-            )
-        case "zeros":
-            return part(scale=scale, zero=torch.randint(0, 1 << bits, (rows, groups), device=device).to(torch.uint8))
-        case "minimum":
-            return part(scale=scale.bfloat16(), minimum=(-middle * scale).bfloat16())
-        case "signed":
-            return part(scale=scale)
-    wholes = torch.randint(1, 64, (2, rows, groups), device=device).to(torch.int8)
-    supers = (torch.rand(2, rows, columns // _SUPER, device=device) * 0.001).half()
-    return part(scale=wholes[0], minimum=wholes[1], super_scale=supers[0], super_minimum=supers[1])
-
-
-def _numbers(part: CodedPart) -> Tensor:
-    """Return what the codes stand for, float64 [rows, columns]: the exact reference."""
-    codes = part.codes
-    if part.bits == 4:
-        codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(1)
-    if part.column_groups is None:
-        group = (torch.arange(part.columns, device=codes.device) // (part.group or part.columns)).expand(codes.shape)
-    else:
-        group = torch.cat([each.expand(n, -1) for each, n in zip(part.column_groups, part.sections, strict=True)])
-
-    def of_columns(values: Tensor, supers: Tensor | None) -> Tensor:
-        wide = values.double()
-        if supers is not None:
-            wide *= supers.double().repeat_interleave(wide.shape[1] // supers.shape[1], dim=1)
-        return wide.gather(1, group.long())
-
-    numbers = codes.double() - part.offset
-    if part.zero is not None:
-        numbers -= of_columns(part.zero, None)
-    numbers *= of_columns(part.scale, part.super_scale)
-    return numbers if part.minimum is None else numbers + of_columns(part.minimum, part.super_minimum)
 
 
 def _weight(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedWeight:
     """Return a weight of two parts."""
-    return CodedWeight([_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
+    return CodedWeight([random_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
 
 
 def _dequantized(
@@ -97,7 +44,7 @@ def _dequantized(
 ) -> None:
     dtype = half_precision(device) if half else torch.float32
     weight = _weight(kind, bits, rows, columns, group, device)
-    exact = torch.cat([_numbers(part) for part in weight.parts]).to(dtype)
+    exact = torch.cat([exact_numbers(part) for part in weight.parts]).to(dtype)
     with poisoned():
         found = dequantize(weight, dtype)
     largest = float(exact.abs().max())
@@ -111,7 +58,7 @@ def _product(
     """`sums`: bias and addend are added to the product."""
     dtype = half_precision(device)
     weight = _weight(kind, bits, rows, columns, group, device)
-    exact = torch.cat([_numbers(part) for part in weight.parts])
+    exact = torch.cat([exact_numbers(part) for part in weight.parts])
     x = torch.randn(tokens, columns + 8, device=device).to(dtype)[:, :columns]
     expected = x.double() @ exact.T
     bias, addend = (torch.randn(*size, rows + 24, device=device).to(dtype) for size in ((), (tokens,)))
@@ -132,7 +79,7 @@ def _interleaved(
     """Products with bias and addend, and the numbers that more tokens are multiplied with."""
     dtype = dtype or half_precision(device)
     weight = _weight(kind, 4, rows, columns, group, device)
-    exact = torch.cat([_numbers(part) for part in weight.parts])
+    exact = torch.cat([exact_numbers(part) for part in weight.parts])
     x = torch.randn(tokens, columns + 8, device=device).to(dtype)[:, :columns]
     bias, addend = (torch.randn(*size, rows + 24, device=device).to(dtype) for size in ((), (tokens,)))
     expected = x.double() @ exact.T + bias.double() + addend.double()
@@ -191,7 +138,7 @@ def _left_as_they_are(device: torch.device) -> None:
 def _left_to_others(device: torch.device) -> None:
     """What is not complete words is left to the linear method; what has no tiles is dequantized and then multiplied."""
     for columns, group in ((36, None), (64, 12)):
-        assert not can_dequantize(CodedWeight([_part("zeros", 4, 16, columns, group, device)]))
+        assert not can_dequantize(CodedWeight([random_part("zeros", 4, 16, columns, group, device)]))
     half = half_precision(device)
     assert most_tokens(_weight("zeros", 4, 16, 384, 96, device), half) == 0, "neither a multiple nor a divisor of 128"
     assert most_tokens(_weight("order", 4, 16, 256, 128, device), half) == 0

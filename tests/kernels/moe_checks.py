@@ -9,13 +9,23 @@ from typing import Any
 
 import torch
 
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.coded_numbers import dequantize
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.experts import ExpertCodes, Experts
 from octavo_engine.kernels.lora import LoraWeights
-from octavo_engine.kernels.moe import mixture_of_experts, moe_down_kernel, moe_gate_up_kernel, moe_sum_kernel, tiles_for
+from octavo_engine.kernels.moe import (
+    mixture_of_experts,
+    moe_down_kernel,
+    moe_gate_up_kernel,
+    moe_sum_kernel,
+    multiplies,
+    tiles_for,
+)
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts, torch_mixture_of_experts
 from octavo_engine.kernels.moe_lora import mixture_with_adapters
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
+from tests.kernels.random_codes import random_part
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,48 @@ def _mxfp4(case: Case, device: torch.device) -> None:
     assert bool(found[0, 7].isnan()) and bool(found[0, :7].isfinite().all())
 
 
+def _e4m3(rows: int, columns: int, group: int | None, device: torch.device) -> CodedPart:
+    """Return random numbers of e4m3, with a scale for each group of columns."""
+    groups = 1 if group is None else -(-columns // group)
+    numbers = torch.randn(rows, columns, device=device).to(torch.float8_e4m3fn)
+    scale = torch.rand(rows, groups, device=device) * 0.1
+    return CodedPart(codes=numbers, scale=scale, bits=8, columns=columns, group=group)
+
+
+def _numbers(part: CodedPart, dtype: torch.dtype) -> torch.Tensor:
+    """Return what the codes stand for; of whole numbers as `dequantize` gives them, which has checks of its own."""
+    if not part.codes.is_floating_point():
+        return dequantize(CodedWeight([part]), dtype)
+    groups = torch.arange(part.columns, device=part.codes.device) // (part.group or part.columns)
+    return (part.codes.float() * part.scale[:, groups]).to(dtype)
+
+
+def _coded(kind: str, bits: int, group: int | None, case: Case, device: torch.device) -> None:
+    """Codes of any kind and e4m3 give what their numbers give: the same bits where the interpreter computes."""
+    dtype = half_precision(device)
+    x, experts, chosen, weights = _routed(device, dtype, case)
+    plain, codes = experts, []
+    for name in ("gate_up", "down"):
+        shape = getattr(experts, name).shape
+        rows, columns = shape[0] * shape[1], shape[2]
+        part = (
+            _e4m3(rows, columns, group, device)
+            if kind == "e4m3"
+            else random_part(kind, bits, rows, columns, group, device)
+        )
+        weight = CodedWeight([part])
+        assert multiplies(weight)
+        codes.append(ExpertCodes(weight, case.experts, ()))
+        plain = replace(plain, **{name: _numbers(part, dtype).view(shape)})
+    expected = mixture_of_experts(x, plain, chosen, weights)
+    coded = replace(experts, gate_up=codes[0].every.parts[0].codes, down=codes[1].every.parts[0].codes)
+    with poisoned():
+        found = mixture_of_experts(x, replace(coded, coded=(codes[0], codes[1])), chosen, weights)
+    error = 0.0 if device.type == "cpu" else 2e-2
+    torch.testing.assert_close(found, expected, rtol=error, atol=error * float(expected.abs().amax()))
+    assert bool(found.any())
+
+
 def _torch_equals_it(device: torch.device) -> None:
     """The other implementation, which may be chosen instead; on a GPU it knows bfloat16 alone."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -206,6 +258,7 @@ def _with_adapters(case: Case, device: torch.device, *, exact: bool = True) -> N
             assert bool((error <= 2e-2 * expected.norm(dim=-1)).all()), error / expected.norm(dim=-1)
 
 
+_QWEN3_30B_DECODE = Case(64, 2048, 768, 128, 8)
 CHECKS = [
     _check("decode", Case(5, 96, 80, 8, 3)),
     _check("one_token_int32", Case(1, 64, 64, 4, 1)),
@@ -220,6 +273,17 @@ CHECKS = [
     Check("mxfp4", partial(_mxfp4, Case(7, 96, 160, 4, 2, gpt_oss=True))),
     Check("mxfp4_prefill", partial(_mxfp4, Case(150, 64, 32, 3, 2))),
     Check("mxfp4_gpt_oss_20b", partial(_mxfp4, Case(64, 2880, 2880, 32, 4, gpt_oss=True)), large=True),
+    Check("int8", partial(_coded, "signed", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
+    Check("int8_groups", partial(_coded, "zeros", 8, 48, Case(3, 96, 96, 3, 2))),
+    Check("int4", partial(_coded, "minimum", 4, 32, Case(3, 96, 80, 3, 2))),
+    Check("int4_zeros", partial(_coded, "zeros", 4, 128, Case(3, 128, 128, 3, 2))),
+    Check("int4_supers", partial(_coded, "supers", 4, 32, Case(1, 256, 256, 3, 2))),
+    Check("e4m3_rows", partial(_coded, "e4m3", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
+    Check("e4m3_blocks", partial(_coded, "e4m3", 8, 128, Case(3, 192, 128, 3, 2))),
+    Check("e4m3_small_blocks", partial(_coded, "e4m3", 8, 24, Case(3, 96, 80, 3, 2))),
+    Check("int4_qwen3_30b_decode", partial(_coded, "zeros", 4, 128, _QWEN3_30B_DECODE), large=True),
+    Check("e4m3_qwen3_30b_decode", partial(_coded, "e4m3", 8, 128, _QWEN3_30B_DECODE), large=True),
+    Check("e4m3_qwen3_30b_prefill", partial(_coded, "e4m3", 8, 128, Case(2048, 2048, 768, 128, 8)), large=True),
     Check("torch_equals_it", _torch_equals_it),
     Check("not_a_number_stays_so", _not_a_number_stays_so),
     Check("the_faster_is_one_of_them", _the_faster_is_one_of_them),
@@ -237,6 +301,26 @@ _QWEN3_30B = Case(0, 2048, 768, 128, 8)
 _GPT_OSS_20B = Case(0, 2880, 2880, 32, 4, gpt_oss=True)
 
 
+_OF_CODES = {"scales", "zero", "minimum", "super_scale", "super_minimum"}
+_NO_CODES = {"SIGNED": False, "GROUP": 0, "SUPER": 1, "OFFSET": 0.0}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How experts are stored."""
+
+    weight: str
+    """Triton's type."""
+    tensors: Mapping[str, str]
+    """The types of what is beside the weight."""
+    constants: Mapping[str, Any]
+
+
+_MXFP4 = _Form("*u8", {"scales": "*u8"}, {"BITS": 0})
+_E4M3 = _Form("*fp8e4nv", {"scales": "*fp32"}, {"BITS": 8, "GROUP": 128})
+_INT4 = _Form("*i32", {"scales": "*fp32", "zero": "*u8"}, {"BITS": 4, "GROUP": 128, "OFFSET": 16.0})
+
+
 def _builds(
     name: str,
     case: Case,
@@ -245,21 +329,21 @@ def _builds(
     sass: tuple[str, ...],
     *,
     activate: bool = True,
-    mxfp4: bool = False,
+    form: _Form | None = None,
     **loops: int,
 ) -> list[Build]:
     """Both products for the case's tokens; of each at most how many registers and how much shared memory.
 
     `loops`: of each at most how many instructions in a turn, unless the loop is unrolled whole.
     """
-    cut = tiles_for(case.tokens * case.top_k, case.experts)
+    cut = tiles_for(case.tokens * case.top_k, case.experts, coded=form is not None and form.constants["BITS"] > 0)
     sizes = {"HIDDEN": case.hidden, "INTERMEDIATE": case.intermediate, "TILE_ROWS": cut.rows, **_SIZES}
     bias = {"bias": "*bf16"} if case.gpt_oss else {}
-    if mxfp4:
-        bias |= {"scales": "*u8"}
-    sizes |= {} if mxfp4 else {"scales": None}
+    form = form or _Form("*bf16", {}, {"BITS": 0})
+    sizes |= dict.fromkeys(_OF_CODES - form.tensors.keys()) | _NO_CODES | form.constants
+    bias |= form.tensors
     constants: Mapping[str, Any] = sizes if case.gpt_oss else sizes | {"bias": None}
-    first, second = ({**_GATE_UP, "gate_up": "*u8"}, {**_DOWN, "down": "*u8"}) if mxfp4 else (_GATE_UP, _DOWN)
+    first, second = {**_GATE_UP, "gate_up": form.weight}, {**_DOWN, "down": form.weight}
     activation = {"LIMIT": 7.0, "ALPHA": 1.702} if case.gpt_oss else {"LIMIT": None, "ALPHA": 1.0}
     activation["UP_OFFSET"] = 1.0
     return [
@@ -335,7 +419,7 @@ BUILDS = [
         (96, 24 * 1024),
         (80, 16 * 1024),
         ("HMMA",),
-        mxfp4=True,
+        form=_MXFP4,
         gate_up_loop=900,
         down_loop=470,
     ),
@@ -345,9 +429,49 @@ BUILDS = [
         (255, 100 * 1024),
         (255, 100 * 1024),
         ("HGMMA",),
-        mxfp4=True,
+        form=_MXFP4,
         gate_up_loop=770,
         down_loop=760,
+    ),
+    *_builds(
+        "e4m3_decode",
+        replace(_QWEN3_30B, tokens=64),
+        (72, 24 * 1024),
+        (72, 24 * 1024),
+        ("HMMA",),
+        form=_E4M3,
+        gate_up_loop=225,
+        down_loop=220,
+    ),
+    *_builds(
+        "e4m3_prefill",
+        replace(_QWEN3_30B, tokens=8192),
+        (255, 116 * 1024),
+        (144, 84 * 1024),
+        ("HGMMA",),
+        form=_E4M3,
+        gate_up_loop=365,
+        down_loop=225,
+    ),
+    *_builds(
+        "int4_decode",
+        replace(_QWEN3_30B, tokens=64),
+        (104, 16 * 1024),
+        (104, 16 * 1024),
+        ("HMMA",),
+        form=_INT4,
+        gate_up_loop=275,
+        down_loop=280,
+    ),
+    *_builds(
+        "int4_prefill",
+        replace(_QWEN3_30B, tokens=8192),
+        (255, 100 * 1024),
+        (208, 76 * 1024),
+        ("HGMMA",),
+        form=_INT4,
+        gate_up_loop=480,
+        down_loop=285,
     ),
     Build(
         "moe_sum",

@@ -15,7 +15,7 @@ from octavo_engine.sizes import format_size
 def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan, on: str) -> Rows:
     """Return the plan as pairs of a name and a value; `on` describes the device that the sizes are for."""
     need, stored, spec = plan.need, checkpoint_bytes(files), resolved.spec
-    experts = ", experts dequantized" if spec.has_experts else ""
+    experts = ", experts dequantized" if any(each.dequantized_from() for each in resolved.blueprint.mixtures()) else ""
     quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name}{experts})"
     cached = " (fp8)" if resolved.kv_dtype == FP8 else ""
     graphs = f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"

@@ -13,7 +13,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.settings import LongContext
 from octavo_engine.engine.info import COMPUTED_POOLINGS
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
@@ -133,6 +133,7 @@ def _resolve(
     blueprint = make_blueprint(spec, dtype, shard, device, fp8_products=fp8_products)
     blueprint.dense = DenseModules(_pooling(files, spec).dense, torch.device("meta"))
     check_alignment(spec, shard.size)
+    check_experts_stay(blueprint)
     task = attention_task(blueprint, config.block_size, kv_dtype)
     backend = select_backend(config.attention_backend, device, task, measure=measure)
     seqs, from_gguf = choose_max_num_seqs(config, device), files.gguf is not None

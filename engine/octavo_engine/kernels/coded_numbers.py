@@ -104,8 +104,8 @@ def number_tile(
     super_minimum,
     column_groups,  # [K], None: consecutive columns share a scale
     rows,  # [BLOCK_N, 1]
+    inside,  # [BLOCK_N, 1], whether the weight has the row
     first,
-    N,
     words,
     groups,
     BITS: tl.constexpr,
@@ -119,7 +119,6 @@ def number_tile(
     """Return the numbers [BLOCK_N, BLOCK_K] of some rows from column `first` on; zeros beyond the weight."""
     CODES: tl.constexpr = 32 // BITS
     places = first // CODES + tl.arange(0, BLOCK_K // CODES)[None, :]
-    inside = rows < N
     word = tl.load(codes + rows * words + places, mask=inside & (places < words), other=0)
     if SIGNED:
         word = word ^ BYTES_SIGNS
@@ -170,7 +169,7 @@ def dequantize_kernel(
     n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[:, None]
     first = tl.program_id(1) * BLOCK_K
     numbers = number_tile(
-        codes, scale, zero, minimum, super_scale, super_minimum, column_groups, n, first, N, words, groups,
+        codes, scale, zero, minimum, super_scale, super_minimum, column_groups, n, n < N, first, words, groups,
         BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK_K, output.dtype.element_ty,
     )  # fmt: skip
     places = first + tl.arange(0, BLOCK_K)[None, :]
@@ -218,7 +217,8 @@ def sections(weight: CodedWeight) -> Iterator[tuple[slice, list[Tensor | None], 
             own = slice(first, first + count)
             tensors = (part.scale, part.zero, part.minimum, part.super_scale, part.super_minimum)
             order = None if part.column_groups is None else part.column_groups[index]
-            arguments = [part.codes[own].view(torch.int32), *(None if it is None else it[own] for it in tensors), order]
+            codes = part.codes[own] if part.codes.is_floating_point() else part.codes[own].view(torch.int32)
+            arguments = [codes, *(None if it is None else it[own] for it in tensors), order]
             if count:
                 yield slice(start + first, start + first + count), arguments, _constants(part)
             first += count

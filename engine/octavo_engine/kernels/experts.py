@@ -12,6 +12,18 @@ from octavo_engine.kernels.cpu.coded import CodedWeight
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertCodes:
+    """One of the two weights of all experts, in codes of 4 or 8 bits or in e4m3."""
+
+    every: CodedWeight
+    """The rows of all experts, each one's after another's, which Triton kernels multiply."""
+    count: int
+    """The number of experts."""
+    each: Sequence[CodedWeight]
+    """Each expert's weight, which C kernels multiply; empty where these do not compute."""
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """E feed-forwards, gated (arXiv 2002.05202) or not, of one shape, all tensors contiguous and of one dtype."""
 
@@ -38,12 +50,25 @@ class Experts:
     kernels/moe.py alone multiplies."""
     down_scales: Tensor | None = None
     """[E, hidden, intermediate / 32]"""
-    coded: tuple[Sequence[CodedWeight], Sequence[CodedWeight]] | None = None
-    """Each expert's two weights in codes of 4 or 8 bits, which C kernels multiply; None: they are numbers."""
+    coded: tuple[ExpertCodes, ExpertCodes] | None = None
+    """The experts' two weights where they are in codes, of which `gate_up` and `down` then are the memory; None: they
+    are numbers, or MXFP4."""
+
+    @property
+    def count(self) -> int:
+        """The number of experts."""
+        return len(self.down) if self.coded is None else self.coded[1].count
+
+    @property
+    def hidden(self) -> int:
+        """The size of an expert's input and output."""
+        return self.down.shape[1] if self.coded is None else self.coded[1].every.rows // self.count
 
     @property
     def intermediate(self) -> int:
         """The intermediate size: how many numbers an expert's first product gives and its second one reads."""
+        if self.coded is not None:
+            return self.coded[1].every.columns
         return self.down.shape[2] * (1 if self.down_scales is None else 2)
 
     def activate(self, gate_up: Tensor) -> Tensor:

@@ -12,13 +12,18 @@ PyTorch has the grouped products, too: moe_autotune.py measures which of the two
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.coded_numbers import can_dequantize, sections
+from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.expert_tiles import stored_tile
+from octavo_engine.kernels.experts import ExpertCodes, Experts
 from octavo_engine.kernels.grouping import group_rows, tile_rows
 
 _BLOCK_INNER = 64
@@ -34,40 +39,16 @@ def gated(gate, up, LIMIT: tl.constexpr, ALPHA: tl.constexpr, UP_OFFSET: tl.cons
     return gate * tl.sigmoid(ALPHA * gate) * up
 
 
-@triton.jit
-def dequantized(codes, exponents, dtype: tl.constexpr):
-    """Numbers [N, 2 * M] of MXFP4's codes [N, M], two in each byte, the first in the lower half, times 2 ** (e - 127).
-
-    A code is a sign, an exponent of two bits and one of the fraction: 0, 1/2, 1, 3/2, 2, 3, 4, 6. Moved into float16's
-    places they are these numbers times 2 ** -14, as the exponents' biases are 1 and 15. All are exact in any type. The
-    smallest scale, 2 ** -127, counts as 0.
-    """
-    codes = codes.to(tl.int16)
-    pairs = tl.join(codes, codes >> 4)
-    numbers = (((pairs & 8) << 12) | ((pairs & 7) << 9)).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
-    exponents = exponents.to(tl.int32)
-    scales = (exponents << 23).to(tl.float32, bitcast=True)
-    scales = tl.where(exponents == 255, float("nan"), scales)
-    numbers = numbers * scales[:, :, None]
-    return tl.reshape(numbers, [codes.shape[0], 2 * codes.shape[1]]).to(dtype)
-
-
-@triton.jit
-def mxfp4_tile(codes, scales, rows, known, first, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, dtype: tl.constexpr):
-    """Weights [len(rows), BLOCK] from column `first` on, of codes [.., COLUMNS / 2] and scales [.., COLUMNS / 32]."""
-    places = first // 2 + tl.arange(0, BLOCK // 2)
-    real = known[:, None] & (places < COLUMNS // 2)[None, :]
-    pairs = tl.load(codes + rows[:, None] * (COLUMNS // 2) + places[None, :], mask=real, other=0)
-    exponents = tl.load(scales + rows[:, None] * (COLUMNS // 32) + (places // 16)[None, :], mask=real, other=0)
-    return dequantized(pairs, exponents, dtype)
-
-
 @triton.jit(do_not_specialize=["tiles", "num_tiles"])
 def moe_gate_up_kernel(
     inner,  # [T * k, INTERMEDIATE], in the order of `order`; without ACTIVATE [T * k, 2 * INTERMEDIATE]
     x,  # [T, HIDDEN]
-    gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN], or half as many bytes of MXFP4
-    scales,  # [experts, 2 * INTERMEDIATE, HIDDEN / 32] of MXFP4, None: weights are in x's type
+    gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN], or words of codes, or half as many bytes of MXFP4
+    scales,  # [experts, 2 * INTERMEDIATE, groups], None: weights are in x's type
+    zero,  # [experts, rows, groups] of codes, None: they have none; as the next three
+    minimum,
+    super_scale,
+    super_minimum,
     bias,  # [experts, 2 * INTERMEDIATE], None: none
     order,
     tiles,
@@ -83,6 +64,11 @@ def moe_gate_up_kernel(
     BLOCK_OUT: tl.constexpr,
     BLOCK_INNER: tl.constexpr,
     PRECISION: tl.constexpr,
+    BITS: tl.constexpr,  # of a code, 0: MXFP4; this and the next four as in `stored_tile`
+    SIGNED: tl.constexpr,
+    GROUP: tl.constexpr,
+    SUPER: tl.constexpr,
+    OFFSET: tl.constexpr,
     ACTIVATE: tl.constexpr,
 ):
     """One program computes one tile of an expert's rows, BLOCK_OUT columns of gate and the same of up."""
@@ -106,8 +92,14 @@ def moe_gate_up_kernel(
             up_tile = tl.load(up_rows + features[None, :], mask=known[:, None] & real, other=0.0)
         else:
             row = expert * 2 * INTERMEDIATE + columns
-            gate_tile = mxfp4_tile(gate_up, scales, row, known, first, HIDDEN, BLOCK_INNER, x_tile.dtype)
-            up_tile = mxfp4_tile(gate_up, scales, row + INTERMEDIATE, known, first, HIDDEN, BLOCK_INNER, x_tile.dtype)
+            gate_tile = stored_tile(
+                gate_up, scales, zero, minimum, super_scale, super_minimum, row, known, first, HIDDEN,
+                BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK_INNER, x_tile.dtype,
+            )  # fmt: skip
+            up_tile = stored_tile(
+                gate_up, scales, zero, minimum, super_scale, super_minimum, row + INTERMEDIATE, known, first, HIDDEN,
+                BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK_INNER, x_tile.dtype,
+            )  # fmt: skip
         gate = tl.dot(x_tile, tl.trans(gate_tile), gate, input_precision=PRECISION)
         up = tl.dot(x_tile, tl.trans(up_tile), up, input_precision=PRECISION)
     if bias is not None:
@@ -128,8 +120,12 @@ def moe_gate_up_kernel(
 def moe_down_kernel(
     routed,  # [T, k, HIDDEN]
     inner,  # [T * k, INTERMEDIATE], in the order of `order`
-    down,  # [experts, HIDDEN, INTERMEDIATE], or half as many bytes of MXFP4
-    scales,  # [experts, HIDDEN, INTERMEDIATE / 32] of MXFP4, None: weights are in the type of inner
+    down,  # [experts, HIDDEN, INTERMEDIATE], or words of codes, or half as many bytes of MXFP4
+    scales,  # [experts, HIDDEN, groups], None: weights are in the type of inner
+    zero,  # of codes, as in `moe_gate_up_kernel`
+    minimum,
+    super_scale,
+    super_minimum,
     bias,  # [experts, HIDDEN], None: none
     weights,  # [T, k] float32
     order,
@@ -141,6 +137,11 @@ def moe_down_kernel(
     BLOCK_OUT: tl.constexpr,
     BLOCK_INNER: tl.constexpr,
     PRECISION: tl.constexpr,
+    BITS: tl.constexpr,  # of a code, 0: MXFP4; this and the next four as in `stored_tile`
+    SIGNED: tl.constexpr,
+    GROUP: tl.constexpr,
+    SUPER: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):
     """One program computes one tile of an expert's rows, BLOCK_OUT columns of the output, weighted."""
     tile = tl.program_id(1)
@@ -161,7 +162,10 @@ def moe_down_kernel(
             down_tile = tl.load(down_rows + features[None, :], mask=known[:, None] & real, other=0.0)
         else:
             row = expert * HIDDEN + columns
-            down_tile = mxfp4_tile(down, scales, row, known, first, INTERMEDIATE, BLOCK_INNER, inner_tile.dtype)
+            down_tile = stored_tile(
+                down, scales, zero, minimum, super_scale, super_minimum, row, known, first, INTERMEDIATE,
+                BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK_INNER, inner_tile.dtype,
+            )  # fmt: skip
         sums = tl.dot(inner_tile, tl.trans(down_tile), sums, input_precision=PRECISION)
     if bias is not None:
         sums += tl.load(bias + expert * HIDDEN + columns, mask=known, other=0.0).to(tl.float32)[None, :]
@@ -210,13 +214,41 @@ FEW_ROWS, SOME_ROWS = 16, 64
 """Rows of an expert, on average, up to which tiles are small, and no larger than medium."""
 
 
-def tiles_for(rows: int, experts: int) -> Tiles:
-    """Return small tiles for few rows an expert, when reading weights dominates, and large ones for prefill."""
+def tiles_for(rows: int, experts: int, *, coded: bool = False) -> Tiles:
+    """Return small tiles for few rows an expert, when reading weights dominates, and large ones for prefill.
+
+    `coded`: weights in e4m3 or codes, whose numbers take registers in place of shared memory.
+    """
     if rows <= FEW_ROWS * experts:
-        return Tiles(rows=16, gate_up_columns=64, down_columns=64, warps=4, stages=4)
+        return Tiles(rows=16, gate_up_columns=32 if coded else 64, down_columns=64, warps=4, stages=4)
     if rows <= SOME_ROWS * experts:
         return Tiles(rows=64, gate_up_columns=64, down_columns=128, warps=4, stages=3)
-    return Tiles(rows=128, gate_up_columns=128, down_columns=256, warps=8, stages=3)
+    return Tiles(rows=128, gate_up_columns=128, down_columns=128 if coded else 256, warps=8, stages=3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """One of the two weights of all experts, as the kernels take it."""
+
+    tensors: Sequence[torch.Tensor | None]
+    """The weight, and its scales, zeros, minima, and factors of scales and minima, if there are such."""
+    constants: Mapping[str, Any]
+
+
+_NO_CODES = {"BITS": 0, "SIGNED": False, "GROUP": 0, "SUPER": 1, "OFFSET": 0.0}
+
+
+def _weight(weight: torch.Tensor, scales: torch.Tensor | None, codes: ExpertCodes | None) -> _Weight:
+    if codes is None:
+        return _Weight((weight, scales, None, None, None, None), _NO_CODES)
+    ((_, (*tensors, _), constants),) = sections(codes.every)
+    return _Weight(tensors, constants)
+
+
+def multiplies(weight: CodedWeight) -> bool:
+    """Return True if the kernels know the codes of all experts: e4m3, or complete words with groups of such."""
+    (part,) = weight.parts
+    return part.column_groups is None and (part.codes.is_floating_point() or can_dequantize(weight))
 
 
 class RoutedRows:
@@ -226,9 +258,12 @@ class RoutedRows:
         """Take the arguments of `mixture_of_experts`, for at least one token."""
         self.x, self.experts = x, experts
         self.chosen, self.weights = chosen.contiguous(), weights.contiguous()
-        self.num_experts, hidden = experts.down.shape[:2]
+        self.num_experts, hidden = experts.count, experts.hidden
+        codes = experts.coded or (None, None)
+        self._gate_up = _weight(experts.gate_up, experts.gate_up_scales, codes[0])
+        self._down = _weight(experts.down, experts.down_scales, codes[1])
         self.intermediate = experts.intermediate
-        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts)
+        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts, coded=experts.coded is not None)
         self.groups = group_rows(self.chosen.view(-1), self.num_experts, cut.rows)
         self._tiles = (self.groups.order, self.groups.tiles, self.groups.num_tiles)
         self._sizes = {"HIDDEN": hidden, "INTERMEDIATE": self.intermediate, "TILE_ROWS": cut.rows}
@@ -243,8 +278,7 @@ class RoutedRows:
         moe_gate_up_kernel[triton.cdiv(self.intermediate, self._cut.gate_up_columns), self.groups.max_tiles](
             inner,
             self.x,
-            self.experts.gate_up,
-            self.experts.gate_up_scales,
+            *self._gate_up.tensors,
             self.experts.gate_up_bias,
             *self._tiles,
             self.x.stride(0),
@@ -254,6 +288,7 @@ class RoutedRows:
             ALPHA=self.experts.alpha,
             UP_OFFSET=self.experts.up_offset,
             ACTIVATE=activate,
+            **self._gate_up.constants,
             **self._sizes,
             **self._options,
         )
@@ -266,12 +301,12 @@ class RoutedRows:
         moe_down_kernel[triton.cdiv(hidden, self._cut.down_columns), self.groups.max_tiles](
             routed,
             inner,
-            self.experts.down,
-            self.experts.down_scales,
+            *self._down.tensors,
             self.experts.down_bias,
             self.weights,
             *self._tiles,
             BLOCK_OUT=self._cut.down_columns,
+            **self._down.constants,
             **self._sizes,
             **self._options,
         )
@@ -288,7 +323,8 @@ class RoutedRows:
 
 
 def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the experts' weighted sum [T, hidden] of `x` [T, hidden], in its dtype; weights are in it or MXFP4.
+    """Return the experts' weighted sum [T, hidden] of `x` [T, hidden], in its dtype; weights are in it, in MXFP4, or
+    in codes.
 
     `chosen` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1 adds
     nothing (padding, another rank's expert). Products are summed in float32; the activation's result and each expert's

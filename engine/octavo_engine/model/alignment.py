@@ -1,4 +1,4 @@
-"""Checks that a quantization scheme's alignment fits a model's projections and the ranks' parts of them."""
+"""Checks that a quantization scheme fits a model's projections, the ranks' parts of them, and the device."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
     possible = ", ".join(str(size) for size in range(1, ranks) if not _misaligned(spec, size))
     advice = f"sizes that work: {possible}" if possible else "no smaller size works either"
     raise ConfigurationError(f"--tensor-parallel-size {ranks}: a rank's {why}; {advice}")
+
+
+def check_experts_stay(decoder: Decoder) -> None:
+    """Raise ConfigurationError if weights are to be quantized now, and experts would not stay so on the device."""
+    quantization = decoder.spec.quantization
+    if (
+        quantization is None
+        or not quantization.online
+        or not any(each.dequantized_from() for each in decoder.mixtures())
+    ):
+        return
+    name, dtype = quantization.name, str(decoder.dtype).removeprefix("torch.")
+    raise ConfigurationError(
+        f"--quantization {name}: the model's experts are not computed in {name} on this device, and would take the "
+        f"memory of {dtype}; omit the flag{', or take int8 or int4' if name == 'fp8' else ''}"
+    )
 
 
 def _with_own_weights(layer: LayerSpec) -> LayerSpec:

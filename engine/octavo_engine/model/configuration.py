@@ -260,7 +260,7 @@ def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
     """Return `spec` with the scheme of `--quantization`; for a quantized checkpoint only its own scheme is allowed.
 
     ConfigurationError for another scheme than the checkpoint's, for a scheme that only checkpoints have, and for
-    mixtures of experts, whose experts would stay as they are.
+    experts that are stored in one tensor, which would stay as they are.
     """
     if name is None:
         return spec
@@ -276,10 +276,10 @@ def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
             f"--quantization {name}: the checkpoint's weights are not stored in {name}, and no weights are converted "
             f"to it while they are loaded; take one of {', '.join(ONLINE)}, or a checkpoint in {name}"
         )
-    if spec.has_experts:
+    if spec.has_experts and "{expert}" not in spec.names.expert_up:
         raise ConfigurationError(
-            f"--quantization {name}: {spec.architecture} is a mixture of experts, which cannot be quantized "
-            "while it is loaded; omit the flag"
+            f"--quantization {name}: a checkpoint of {spec.architecture} has one tensor for all experts of a layer, "
+            "and only tensors of single experts are quantized while they are loaded; omit the flag"
         )
     head = None
     if spec.head is not None:

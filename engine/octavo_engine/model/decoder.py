@@ -36,6 +36,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.choose_compute import choose_compute
 from octavo_engine.model.layers.operations.device_support import DeviceSupport, device_support
+from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.operations.run_layers import one_by_one
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual_streams.alternating_updates import TokenVectors
@@ -206,7 +207,8 @@ class Decoder(nn.Module):
         codes = [
             module.coded for module in modules if isinstance(module, VocabularyWeight) and module.coded is not None
         ]
-        codes += chain(*(module.split() for module in modules if isinstance(module, CodedExperts)))
+        if isinstance(self.compute.experts, ExpertsInTurn):
+            codes += chain(*(module.split() for module in modules if isinstance(module, CodedExperts)))
         self.compute.prepare([linear.weights for linear in self.linears()], codes)
         if mixtures := self.mixtures():
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].spec.top_k)

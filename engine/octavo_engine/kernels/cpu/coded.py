@@ -25,7 +25,8 @@ class CodedPart:
     """Some rows of a weight; each number is (code - zero - offset) * scale + minimum."""
 
     codes: Tensor
-    """[rows, columns * bits / 8] uint8, or int8: of 4 bits the first one is in the lower half of a byte."""
+    """[rows, columns * bits / 8] uint8, or int8: of 4 bits the first one is in the lower half of a byte. Or e4m3, which
+    only the Triton kernels of experts multiply."""
     scale: Tensor
     """[rows, groups] float32, bfloat16 or float16; or int8, to be multiplied with `super_scale`."""
     bits: int
@@ -55,7 +56,7 @@ class CodedPart:
         shifted = self.bits == 8 and self.codes.dtype == torch.uint8 and self.minimum is not None
         wide = self.minimum is not None and self.minimum.dtype == torch.float32
         fits = whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES
-        return fits and not shifted and not wide and self.column_groups is None
+        return fits and not (shifted or wide or self.codes.is_floating_point()) and self.column_groups is None
 
     @property
     def can_be_interleaved(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Fill, Piece, Rows, plain, write
 from octavo_engine.model.fields import Fields
@@ -144,6 +145,16 @@ class FP8Scheme:
         )
         shape = (end - before, columns.total)
         return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=_SCALES, squeezed=True, at_once=True)
+
+    def codes(self, weights: Weights) -> CodedWeight | None:
+        """Return a weight that is not multiplied in 8 bits for kernels of experts; None where the rank's columns begin
+        within a block."""
+        if weights.first_column:
+            return None
+        columns = weights.weight.shape[1]
+        group = self.block[1] if self.granularity == "block" else None
+        scale = cast("Tensor", weights.scale)
+        return CodedWeight([CodedPart(codes=weights.weight, scale=scale, bits=8, columns=columns, group=group)])
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """Return the scaling of inputs: by token, by blocks of columns, or by the checkpoint's scale."""

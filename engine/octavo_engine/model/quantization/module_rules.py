@@ -43,6 +43,8 @@ class Quantization:
     kept: tuple[Rule, ...] = ()
     """Rules for embedding, head and experts, which stay in 4 or 8 bits where the device computes with such codes.
     Elsewhere they are dequantized while they are loaded."""
+    online: bool = False
+    """Whether weights are quantized while they are loaded."""
     kv_in_fp8: bool = True
     """Whether the checkpoint's scales of the KV cache are for a cache in FP8."""
     _by_name: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)

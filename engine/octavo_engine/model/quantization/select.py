@@ -47,7 +47,7 @@ def _read(config: Fields) -> Quantization:
     return readers[0](config)
 
 
-ONLINE = {scheme.name: Quantization(scheme.online) for scheme in _SCHEMES if scheme.online is not None}
+ONLINE = {scheme.name: Quantization(scheme.online, online=True) for scheme in _SCHEMES if scheme.online is not None}
 """The online schemes by their names as values of `--quantization`."""
 _ONLINE_HEADS = {scheme.name: scheme.online_head for scheme in _SCHEMES}
 

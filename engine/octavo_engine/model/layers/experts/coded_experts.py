@@ -1,4 +1,4 @@
-"""Experts whose weights stay in codes of 4 or 8 bits, which the C kernels multiply without dequantizing them."""
+"""Experts whose weights stay in codes of 4 or 8 bits or in e4m3, which kernels multiply without dequantizing them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.experts import ExpertCodes
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, transposed
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
+from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,12 @@ class CodedExperts(nn.Module):
         """The weights' tensors, registered so that they count among the module's parameters."""
         self.each: list[CodedWeight] = []
         """Each expert's weight; empty until all of them are in place."""
+        self.codes = ExpertCodes(cast("CodedWeight", _codes(method, self.weights)), count, self.each)
+        """The weights for kernels."""
 
     def split(self) -> list[CodedWeight]:
         """Return each expert's weight, a view of the memory of all, which must not move any more."""
-        every, rows = cast("CodedWeight", self.weights.coded), self.shape.rows
+        every, rows = self.codes.every, self.shape.rows
         self.each[:] = [every.of_rows(first, rows) for first in range(0, self.count * rows, rows)]
         return self.each
 
@@ -70,13 +74,17 @@ def kept_experts(
     gate_up: tuple[Sequence[str], ExpertShape],
     down: tuple[Sequence[str], ExpertShape],
     options: LayerOptions,
+    *,
+    plain: bool,
 ) -> CodedPair | None:
     """Return memory for `count` experts whose codes the device multiplies; None: they are dequantized when loaded.
 
     `gate_up` and `down` have the names of their projections, with `{expert}` for the number. All experts have to be
-    stored by one linear method, and this rank must have complete groups of it.
+    stored by one linear method, and this rank must have complete groups of it. `plain`: whether they are gated experts
+    with SiLU, which are all that Triton kernels compute.
     """
-    if not options.support.keeps_codes or not all("{expert}" in name for name in (*gate_up[0], *down[0])):
+    kernels = options.support.keeps_codes or (plain and options.support.triton_experts)
+    if not kernels or not all("{expert}" in name for name in (*gate_up[0], *down[0])):
         return None
     methods = [_method(names, count, shape, options) for names, shape in (gate_up, down)]
     if methods[0] is None or methods[1] is None:
@@ -94,5 +102,19 @@ def _method(names: Sequence[str], count: int, shape: ExpertShape, options: Layer
     if any(end % alignment for part, alignment in spans for end in (part.start, part.start + part.size)):
         return None
     linear, meta = LinearShape((shape.rows,), shape.columns), torch.device("meta")
-    coded = method.create(linear, options.dtype, meta, fp8_products=False).coded
-    return method if coded is not None and coded.known_to_kernels else None
+    codes = _codes(method, method.create(linear, options.dtype, meta, fp8_products=False))
+    return method if codes is not None and _multiplied(codes, options) else None
+
+
+def _multiplied(codes: CodedWeight, options: LayerOptions) -> bool:
+    """Return True if the device's kernels multiply these codes."""
+    if options.support.keeps_codes:
+        return codes.known_to_kernels
+    from octavo_engine.kernels.moe import multiplies  # it imports Triton, which takes a CPU's engine a second
+
+    return multiplies(codes)
+
+
+def _codes(method: LinearMethod, weights: Weights) -> CodedWeight | None:
+    """Return a weight for kernels; None: its method has neither codes nor e4m3 with scales by complete groups."""
+    return method.codes(weights) if isinstance(method, FP8Scheme) else weights.coded

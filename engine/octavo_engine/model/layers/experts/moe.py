@@ -128,13 +128,13 @@ class MoE(nn.Module):
             gated=spec.gated,
             gate_up_scales=self.gate_up_scales,
             down_scales=self.down_scales,
-            coded=None if self.coded is None else (self.coded[0].each, self.coded[1].each),
+            coded=None if self.coded is None else (self.coded[0].codes, self.coded[1].codes),
         )
 
     def _kept_as_stored(self) -> MXFP4 | None:
         """Return MXFP4 if experts stay in it, because our kernels multiply it; None: they are in the model's dtype."""
         known = self.spec.gated and self._only_silu
-        return self.spec.quantization if known and self.options.support.mxfp4_experts else None
+        return self.spec.quantization if known and self.options.support.triton_experts else None
 
     @property
     def _only_silu(self) -> bool:
@@ -146,7 +146,11 @@ class MoE(nn.Module):
         *gate_up, down = self._expert_names()
         first = ExpertShape((self.inner,) * len(gate_up), self.width)
         return kept_experts(
-            self.spec.num_experts, (gate_up, first), ([down], ExpertShape((self.width,), self.inner)), self.options
+            self.spec.num_experts,
+            (gate_up, first),
+            ([down], ExpertShape((self.width,), self.inner)),
+            self.options,
+            plain=self.spec.gated and self._only_silu,
         )
 
     def dequantized_from(self) -> set[str]:
@@ -341,10 +345,10 @@ class MoE(nn.Module):
         The latter are the rows' input, both products, the activation between them, and float32 results in two orders,
         beside the results of the rows before.
         """
+        if not self.options.support.experts_in_turn:
+            return 0
         size = self.options.dtype.itemsize
         decoded = 0 if self.coded is None else max(rows * columns for rows, columns in self.weight_shapes) * size
-        if not self.options.support.experts_in_turn:
-            return decoded
         hidden, inner = self.hidden.size, self.inner.size
         return decoded + ROWS_TOGETHER * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
 

@@ -18,10 +18,10 @@ class DeviceSupport:
 
     fp8_products: bool = False
     """Whether the device multiplies e4m3 numbers, without dequantizing them."""
-    mxfp4_experts: bool = False
-    """Whether experts in MXFP4 stay in MXFP4, because the device multiplies them."""
+    triton_experts: bool = False
+    """Whether gated experts with SiLU stay in MXFP4, e4m3 or codes, because Triton kernels multiply them."""
     keeps_codes: bool = False
-    """Whether embedding, head and experts stay in 4 or 8 bits, because the device computes with such codes."""
+    """Whether embedding, head and experts stay in 4 or 8 bits, because C kernels compute with such codes."""
     experts_in_turn: bool = False
     """Whether the device computes one expert after another, so that a step has memory for one expert at a time."""
 
@@ -36,7 +36,7 @@ def device_support(compute: Compute, device: torch.device, *, fp8_products: bool
     """
     return DeviceSupport(
         fp8_products=multiplies_fp8(device) if fp8_products is None else fp8_products,
-        mxfp4_experts=triton_runs_on(device),
+        triton_experts=triton_runs_on(device),
         keeps_codes=compute.coded_vocabulary is not None,
         experts_in_turn=device.type == "cpu" and type(compute.experts) is ExpertsInTurn,
     )

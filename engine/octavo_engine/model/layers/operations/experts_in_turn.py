@@ -94,13 +94,13 @@ class ExpertsInTurn:
         """Return one expert's [gate up] of x."""
         if experts.coded is None:
             return self._product(x, experts.gate_up[expert], bias, None)
-        return self._of_codes(x, experts.coded[0][expert], bias)
+        return self._of_codes(x, experts.coded[0].each[expert], bias)
 
     def _down(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return one expert's result for x, the output of its activation."""
         if experts.coded is None:
             return self._product(x, experts.down[expert], bias, None)
-        return self._of_codes(x, experts.coded[1][expert], bias)
+        return self._of_codes(x, experts.coded[1].each[expert], bias)
 
     def _of_codes(self, x: Tensor, weight: CodedWeight, bias: Tensor | None) -> Tensor:
         return cast("CodedProduct", self._coded_product)(x, weight, bias, None)

@@ -192,7 +192,9 @@ class TritonExperts:
 
         Not for fewer: they may be a CUDA graph's, in which nothing must wait for the device, and PyTorch's may wait.
         """
-        if experts.activation is not None or not experts.gated or experts.gate_up_scales is not None:
+        if experts.activation is not None or not experts.gated:
+            return
+        if experts.gate_up_scales is not None or experts.coded is not None:  # PyTorch multiplies numbers alone
             return
         self._many, seconds = autotune_mixture_of_experts(experts, top_k, _MANY_TOKENS)
         measured = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
