@@ -56,7 +56,7 @@ async def test_groups_are_asked_for_at_once() -> None:
             await both.wait()
             return await super().plurals(api_version)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         assert [kind.name for kind in await present_kinds(Slow({"podmonitors"}))] == ["PodMonitor"]
 
 

@@ -434,7 +434,7 @@ def test_a_chat_ends_though_what_a_wrapper_of_kubectl_has_started_does_not(clust
     (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
     wrapper = f"""#!/bin/sh
     [ "$1" = get ] && exec cat {cluster}/services.json
-    (for _ in $(seq 600); do [ -e {cluster}/ended ] && exit; sleep 0.05; done; touch {cluster}/late) &
+    (for _ in $(seq 6000); do [ -e {cluster}/ended ] && exit; sleep 0.05; done; touch {cluster}/late) &
     echo "Forwarding from 127.0.0.1:1234 -> 8000"
     exec sleep 60
     """

@@ -334,7 +334,7 @@ def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
         answer = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
         assert "Paris" in answer
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
         assert not [child for child in family if alive(child)]
         assert not list(short_folder.iterdir())
     finally:

@@ -298,8 +298,7 @@ async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be
 
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
     monkeypatch.setattr(server, "list_selected", listed)
-    if problem:
-        monkeypatch.setattr(outsiders, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(outsiders, "FIRST_SECONDS", 0.1 if problem else 120)
     process = process_of(server)
     async with asyncio.timeout(120), server.listening():
         running = asyncio.create_task(operator._serve_for_ever(process))

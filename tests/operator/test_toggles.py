@@ -28,5 +28,5 @@ async def test_objects_that_wait_are_woken_once_all_are_indexed() -> None:
         assert not any(task.done() for task in waiting)
         await toggles.drop_toggle(toggle)
         await asyncio.sleep(0)
-    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    await asyncio.wait_for(asyncio.gather(*waiting), 120)
     assert asked < 2_000
