@@ -162,6 +162,12 @@ class Fleet:
         items = self._http.get(LLMSERVICES).json()["items"]
         return all(_condition(item, "Stalled").get("status") == "True" for item in items)
 
+    def all_observed(self) -> bool:
+        """Return True if the status of each child that has one is that of its present generation."""
+        paths = (CHILDREN["deployments"], CHILDREN["poddisruptionbudgets"])
+        items = [item for path in paths for item in self._http.get(path).json()["items"]]
+        return all(item["status"].get("observedGeneration") == item["metadata"]["generation"] for item in items)
+
     def versions(self) -> dict[str, str]:
         """Return the resourceVersion of every LLMService and child, by uid."""
         found = {}
@@ -222,12 +228,12 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
             say("waits until all are reported as stalled")
             while not fleet.stalled():
                 time.sleep(1)
-        _wait_until_quiet(operator, plan.quiet_seconds)
+        _wait_until_quiet(operator, fleet, plan.quiet_seconds)
         _idle(operator, fleet, measured, plan.idle_seconds, say)
         say(f"{plan.changes} changes, one after the other")
         for number in range(plan.changes):
             measured.changes_after.append(fleet.change(number % plan.services, FIRST_PORT + 5000 + number))
-    _wait_until_quiet(operator, plan.quiet_seconds)
+    _wait_until_quiet(operator, fleet, plan.quiet_seconds)
     _take_over(system, http, plan.services, measured, say)
     measured.repeated_requests = http.repeated
     return measured
@@ -283,10 +289,13 @@ def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> No
         count += 1
 
 
-def _wait_until_quiet(operator: Operator, seconds: float) -> None:
-    """Wait until the operator has written nothing for a while."""
+def _wait_until_quiet(operator: Operator, fleet: Fleet, seconds: float) -> None:
+    """Wait until the operator has written nothing for a while, and the children's controllers are not behind.
+
+    A controller that stood still meanwhile would change objects later, and the operator their LLMServices' status.
+    """
     writes, since = math.nan, time.monotonic()
-    while time.monotonic() - since < seconds:
+    while time.monotonic() - since < seconds or not fleet.all_observed():
         before, writes = writes, operator.metrics()["octavo_operator_writes_total"]
         if writes != before:
             since = time.monotonic()
