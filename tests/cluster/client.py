@@ -20,8 +20,12 @@ Manifest = Mapping[str, Any] | str | Path
 """An object, YAML text (one or more documents), or a file of it."""
 Value = TypeVar("Value")
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds that every wait has at least: the machine may be busy, and a longer limit costs nothing where all is well."""
+
+_CONNECTIONS = 6
+"""How often kubectl and helm may connect: each gives an API server that stands still ten seconds, and has asked nothing
+then."""
 
 RESTRICTED_POD: dict[str, Any] = {
     "runAsNonRoot": True,
@@ -249,15 +253,18 @@ class Client:
             "HELM_CONFIG_HOME": str(self.scratch / "helm"),
             "HELM_DATA_HOME": str(self.scratch / "helm"),
         }
-        done = subprocess.run(
-            [*command, *arguments],
-            input=stdin if stdin is not None else "",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=environment,
-            check=False,
-        )
+        for _ in range(_CONNECTIONS):
+            done = subprocess.run(
+                [*command, *arguments],
+                input=stdin if stdin is not None else "",
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                env=environment,
+                check=False,
+            )
+            if not done.returncode or "TLS handshake timeout" not in done.stderr:
+                break
         if done.returncode:
             raise CommandError([program, *arguments], done.returncode, done.stderr + done.stdout)
         return done.stdout

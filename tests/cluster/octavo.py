@@ -29,6 +29,11 @@ _OWNER = "meta.helm.sh/release-name"
 CRD = "llmservices.octavo.dev"
 OPERATOR = f"{RELEASE}-operator"
 
+PATIENT = {"spec": {"containers": [{"name": "engine", "readinessProbe": {"failureThreshold": 30}}]}}
+"""A podTemplate for tests that count lost answers: where a pod stands still for five seconds, as on a busy machine, its
+Service would lead to no pod and refuse connections.
+"""
+
 ON_ANOTHERS_CLUSTER = bool(os.environ.get("TEST_KUBECONFIG"))
 ONLY_ON_OURS = pytest.mark.skipif(
     ON_ANOTHERS_CLUSTER, reason="is about the cluster that these tests start; TEST_KUBECONFIG names another"
@@ -53,7 +58,7 @@ def installed_operator(cluster: Client, *settings: str, chart: Path = CHART) -> 
             *settings,
             "--take-ownership",
             "--wait",
-            "--timeout=180s",
+            "--timeout=240s",
         )
         yield system
     except BaseException:
@@ -110,6 +115,19 @@ def wait_for_condition(client: Client, name: str, kind: str, reason: str, timeou
     return client.wait_until(
         reached, timeout, lambda: f"{kind} of {name} becomes {reason}:\n{client.kubectl('describe', 'llms', name)}"
     )
+
+
+def faults(system: Client) -> list[str]:
+    """Return the last words of the operator's containers that ended by themselves.
+
+    Except where one stood still for longer than its Lease lasts: then its end is part of the leader election.
+    """
+    found = []
+    for pod in system.list("pods", selector="app.kubernetes.io/name=octavo-operator"):
+        if any(status["restartCount"] for status in pod["status"]["containerStatuses"]):
+            words = system.kubectl("logs", pod["metadata"]["name"], "--previous", "--tail=5")
+            found += [] if "the lease cannot be renewed" in words else [words]
+    return found
 
 
 def start_load(client: Client, url: str, model: str, long_answers: tuple[int, int, int]) -> None:

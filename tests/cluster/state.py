@@ -18,7 +18,7 @@ from pathlib import Path
 from .layout import user_cache
 
 CGROUPS = Path("/sys/fs/cgroup")
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds in which the kernel has to be done with killed processes, so that their control groups can go."""
 
 

@@ -16,7 +16,7 @@ import yaml
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client, CommandError
-from .octavo import OPERATOR, SAMPLES, condition, installed_operator, start_load, wait_for_condition
+from .octavo import OPERATOR, PATIENT, SAMPLES, condition, installed_operator, start_load, wait_for_condition
 from .watching import Seen, watched_replicas
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
@@ -40,6 +40,7 @@ SCALED = {
     "resources": {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m"}},
     # Two cores may serve the answers of three engines for longer than the default of 120 s when other tests run too.
     "rollout": {"drainTimeoutSeconds": DRAINED},
+    "podTemplate": PATIENT,
     "autoscaling": {"maxReplicas": 3, "targetQueueDepth": 2, "metricsSource": "Builtin", "behavior": QUICK},
 }
 # With two users of short answers, twice what two replicas should have in flight; so long that a user's own work between
@@ -80,8 +81,7 @@ def test_replicas_follow_the_load_and_no_answer_is_lost(operator: Client, namesp
         start_load(namespace, service["status"]["url"], NAME, LONG_ANSWERS)
         wait_for_replicas(namespace, 3, 60)
         namespace.wait_until(lambda: namespace.get("llms", NAME)["status"]["readyReplicas"] == 3, LOADED, "all serve")
-        status = namespace.get("llms", NAME)["status"]["autoscaling"]
-        assert (status["desiredReplicas"], status["concurrencyPercent"] > 0) == (3, True)
+        namespace.wait_until(lambda: asks_for_three(namespace), 60, "status says how many the load asks for")
 
         one_pod_after_the_other_leaves_a_drained_node(namespace)
         nothing_flaps_without_metrics(operator, namespace, replicas)
@@ -92,6 +92,12 @@ def test_replicas_follow_the_load_and_no_answer_is_lost(operator: Client, namesp
     assert sorted(set(replicas.values)) == sorted(replicas.values[:-1])  # up to 3 without a way back, then down once
     assert (replicas.values[0], max(replicas.values), replicas.values[-1]) == (1, 3, 1)
     assert [answer["lost"] for answer in stop_load(namespace) if answer["lost"]] == []
+
+
+def asks_for_three(client: Client) -> bool:
+    """Return True if the status has the load and what it asks for: it has no load while no pod answers in time."""
+    status = client.get("llms", NAME)["status"]["autoscaling"]
+    return bool(status["desiredReplicas"] == 3 and status["concurrencyPercent"] > 0)
 
 
 def one_pod_after_the_other_leaves_a_drained_node(client: Client) -> None:
@@ -166,24 +172,35 @@ def pods_left(client: Client, count: int) -> None:
     client.wait_until(lambda: len(client.list("pods", selector=label)) == count, 180, f"{count} pods are left")
 
 
-# Stands in for engines: the first one serves, and is busy once /tmp/busy exists; later ones load for ever.
+# Stands in for engines: one loads until its pod has /tmp/serves, which the later ones never get, and is busy once there
+# is /tmp/busy.
 ONE_LOADED = """
-import http.server, os, urllib.request
-try:
-    first = urllib.request.urlopen("http://model/health/ready", timeout=2).status != 200
-except OSError:
-    first = True
+import http.server, os
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         metrics = self.path == "/metrics"
-        self.send_response(200 if first or metrics else 503)
+        self.send_response(200 if metrics or os.path.exists("/tmp/serves") else 503)
         self.end_headers()
-        running = 6 if first and os.path.exists("/tmp/busy") else 0
+        running = 6 if os.path.exists("/tmp/busy") else 0
         self.wfile.write(b"octavo_requests_waiting 0\\noctavo_requests_running %d\\n" % running if metrics else b"{}")
     def log_message(self, *_):
         pass
 http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
 """
+
+
+def told(client: Client, file: str) -> None:
+    """Make a file in the pod of the LLMService `model`, once it runs, while there is only one."""
+    (pod,) = client.wait_until(lambda: running_pods(client), 60, "its pod runs")
+    name = pod["metadata"]["name"]
+    client.kubectl("exec", name, "-c", "engine", "--", "python", "-c", f"open('/tmp/{file}', 'w')")
+
+
+def running_pods(client: Client) -> list[dict[str, Any]]:
+    pods = client.list("pods", selector="octavo.dev/llmservice=model")
+    return [pod for pod in pods if pod["status"]["phase"] == "Running"]
+
+
 TWO_EACH = {"engine": {"maxConcurrentRequests": 4}, "autoscaling": {"targetConcurrencyPercent": 50, "maxReplicas": 8}}
 
 
@@ -193,11 +210,12 @@ def test_replicas_that_load_long_neither_dilute_nor_multiply_the_load(operator: 
     spec = merged(TWO_EACH, {"podTemplate": {"spec": {"containers": [engine]}}, "autoscaling": quick})
     with watched_replicas(namespace, "model") as replicas:
         namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+        told(namespace, "serves")
         wait_for_condition(namespace, "model", "Ready", "Serving")
-        namespace.kubectl("exec", "deployment/model", "-c", "engine", "--", "python", "-c", "open('/tmp/busy', 'w')")
+        told(namespace, "busy")
         wait_for_message(namespace, "at 3 (2 are still loading), as many as the load asks for", 90, "model")
         time.sleep(8)  # the autoscaler looks every second here, and may add more at each look
-        assert "at 3 (2 are still loading)" in message(namespace, "model")
+        wait_for_message(namespace, "at 3 (2 are still loading)", 30, "model")
     assert replicas.values == [1, 3]
 
 
@@ -299,8 +317,11 @@ def test_replicas_change_hands_without_a_wrong_number(operator: Client, namespac
         operator.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
         operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
 
-        scale = namespace.http.get(f"{namespace.path('llms', 'model')}/scale").json()
-        assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (1, 4)
+        def scale() -> tuple[int, int]:
+            found = namespace.http.get(f"{namespace.path('llms', 'model')}/scale").json()
+            return found["spec"]["replicas"], found["status"]["replicas"]
+
+        namespace.wait_until(lambda: scale() == (1, 4), 30, lambda: f"its scale is told: {scale()}")
         with pytest.raises(CommandError, match="set replicas or autoscaling, not both"):
             namespace.kubectl("scale", "llms/model", "--replicas=7")
 

@@ -17,7 +17,7 @@ import yaml
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client
-from .octavo import OPERATOR, SAMPLES, condition, installed_operator, sdk, start_load, wait_for_condition
+from .octavo import OPERATOR, PATIENT, SAMPLES, condition, installed_operator, sdk, start_load, wait_for_condition
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
@@ -56,6 +56,7 @@ SHARING = {
     # Under load they would take all CPU time from the tests that compute meanwhile.
     "resources": {"limits": {"cpu": "600m"}},
     "rollout": {"drainTimeoutSeconds": 600},
+    "podTemplate": PATIENT,
 }
 
 

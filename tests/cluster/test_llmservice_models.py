@@ -383,7 +383,9 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
         )  # fmt: skip
         namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready again")
         wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed", lost="Failed")
-        assert {name: completions(namespace, pods, name) for name in first} == first
+        namespace.wait_until(
+            lambda: {name: completions(namespace, pods, name) for name in first} == first, 60, "answers are as before"
+        )
 
         namespace.apply(listed(sql=on_claim, fr=on_claim, wide=in_bucket))
         found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Loaded")

@@ -139,7 +139,14 @@ def test_an_image_of_weights_is_a_folder_of_the_pod(operator: Client, namespace:
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
     service = wait_for_condition(namespace, "model", "Ready", "ModelNotFound", 120)
     assert "/models" in condition(service, "Degraded")["message"]
-    assert "busybox" in namespace.kubectl("logs", "deployment/model", "-c", "beside")
+    namespace.wait_until(lambda: "busybox" in logs_of_the_second(namespace), 60, "the second container has looked")
+
+
+def logs_of_the_second(client: Client) -> str:
+    """Return the log of the container `beside`; empty while it does not run, since it starts after the engine."""
+    (pod,) = client.list("pods")
+    answer = client.http.get(f"{client.path('pods', pod['metadata']['name'])}/log", params={"container": "beside"})
+    return answer.text if answer.is_success else ""
 
 
 def test_an_image_that_is_not_there_is_reported(operator: Client, namespace: Client) -> None:
@@ -277,7 +284,10 @@ http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
 """
 
 
-QUICK_PROBES = {probe: {"periodSeconds": 1} for probe in ("startupProbe", "readinessProbe")}
+QUICK_PROBES = {
+    "startupProbe": {"periodSeconds": 1},
+    "readinessProbe": {"periodSeconds": 1, "failureThreshold": 30},  # a pod that stands still for seconds serves on
+}
 
 
 def test_a_rollout_is_in_place_or_with_a_surge_or_held_back_as_the_spec_says(
@@ -364,11 +374,18 @@ def test_a_restart_of_the_operator_writes_nothing(operator: Client, namespace: C
     assert versions(namespace) == before
 
 
+def is_observed(child: dict[str, Any]) -> bool:
+    """Return True if the child's controller, which may be behind, has written its status."""
+    return bool(child["status"]["observedGeneration"] == child["metadata"]["generation"])
+
+
 def _settled(client: Client) -> dict[str, str]:
     """Return the versions once they have stayed the same for two seconds."""
 
     def unchanged() -> dict[str, str] | None:
         before = versions(client)
+        if not all(is_observed(client.get(kind, "model")) for kind in ("deployment", "poddisruptionbudget")):
+            return None
         time.sleep(2)
         return before if versions(client) == before else None
 
@@ -379,7 +396,7 @@ def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, na
     namespace.apply(llmservice())
     converged(namespace)
     before = namespace.get("deployment", "model")
-    upgrade = ("--set", "engine.image.tag=next", "--wait", "--timeout=120s")
+    upgrade = ("--set", "engine.image.tag=next", "--wait", "--timeout=240s")
     operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, *upgrade)
     namespace.apply(llmservice("newer"))
     converged(namespace, "newer")
@@ -388,7 +405,7 @@ def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, na
     assert after["spec"] == before["spec"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
     assert namespace.get("llms", "model")["status"]["engineImage"] == "octavo-engine:dev"
-    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, "--wait", "--timeout=120s")
+    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, "--wait", "--timeout=240s")
 
 
 def test_an_llmservice_made_again_under_the_same_name_gets_children_of_its_own(
@@ -416,7 +433,7 @@ def test_deletion_needs_no_operator(operator: Client, namespace: Client) -> None
         operator.kubectl(
             "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-operator", "--timeout=180s"
         )
-        namespace.kubectl("delete", "llms", "model", "--timeout=10s")
+        namespace.kubectl("delete", "llms", "model", "--timeout=180s")
         for kind in CHILDREN:
             namespace.wait_until(lambda kind=kind: not namespace.exists(kind, "model"), 30, f"the {kind} goes")
         namespace.wait_until(lambda: not namespace.list("pods"), 30, "the pods go")

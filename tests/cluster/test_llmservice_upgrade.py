@@ -18,13 +18,23 @@ import yaml
 from tests.operator.bad_llmservices import merged
 
 from .client import Client
-from .octavo import CHART, CRD, IMAGES, ONE_REPLICA, RELEASE, SAMPLES, installed_operator, wait_for_condition
+from .octavo import (
+    CHART,
+    CRD,
+    IMAGES,
+    ONE_REPLICA,
+    PATIENT,
+    RELEASE,
+    SAMPLES,
+    installed_operator,
+    wait_for_condition,
+)
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
 LOADED = 300
 # It answers all the while, on a machine of two cores: the other is for operators that come and go.
-ONE_THREAD = {"engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}}
+ONE_THREAD = {"engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}, "podTemplate": PATIENT}
 OLD, NEW = "An older version says this.", "The desired state (spec)."
 
 
@@ -101,9 +111,9 @@ def test_a_model_answers_while_the_chart_comes_and_goes(cluster: Client, namespa
 
             # Another image for engines, too: services that exist keep theirs.
             changes = ("--set", "operator.logLevel=debug", "--set", "engine.image.tag=next")
-            system.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, *changes, "--wait", "--timeout=120s")
+            system.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, *changes, "--wait", "--timeout=240s")
             assert crd_says(cluster) == NEW
-            tested = system.helm("test", RELEASE, "--timeout=120s", "--logs")
+            tested = system.helm("test", RELEASE, "--timeout=240s", "--logs")
             assert "the operator answers" in tested, tested
             assert only_pod(namespace) == pod
 

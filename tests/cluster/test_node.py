@@ -44,7 +44,7 @@ spec:
                   self.wfile.write(body)
           http.server.ThreadingHTTPServer(("", 8080), Name).serve_forever()
         ports: [{{name: http, containerPort: 8080}}]
-        readinessProbe: {{httpGet: {{path: /, port: http}}, periodSeconds: 1}}
+        readinessProbe: {{httpGet: {{path: /, port: http}}, periodSeconds: 1, failureThreshold: 60}}
         resources: {{limits: {{nvidia.com/gpu: 4, memory: 128Mi}}}}
         securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true}}
 ---

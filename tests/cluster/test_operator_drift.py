@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from octavo_operator.reconcile.apply.field_conflicts import PAUSE_SECONDS
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client, CommandError
@@ -261,16 +262,23 @@ def test_the_operator_backs_off_from_a_field_that_another_keeps_changing(operato
     def budget() -> int:
         return int(namespace.get("poddisruptionbudget", "model")["spec"]["maxUnavailable"])
 
+    began = time.monotonic()
     namespace.kubectl(*change, json.dumps({"spec": {"maxUnavailable": 5}}))
     namespace.wait_until(lambda: budget() == 1, MENDED, "it is mended the first time")
-    namespace.kubectl(*change, json.dumps({"spec": {"maxUnavailable": 5}}))
-    service = wait_for_condition(namespace, "model", "Degraded", "FieldConflict", 10)
+
+    def conflict() -> dict[str, Any] | None:
+        """Change it once more; and again if an operator that was started meanwhile mends it for its first time."""
+        if budget() == 1:
+            namespace.kubectl(*change, json.dumps({"spec": {"maxUnavailable": 5}}))
+        service = namespace.get("llms", "model")
+        return service if condition(service, "Degraded")["reason"] == "FieldConflict" else None
+
+    service = namespace.wait_until(conflict, 10, lambda: namespace.kubectl("describe", "llms", "model"))
     assert "spec.maxUnavailable by argocd" in condition(service, "Degraded")["message"]
     assert condition(service, "Ready")["reason"] == "Unschedulable"
-    assert budget() == 5
     namespace.kubectl("scale", "deployment/model", "--replicas=7")  # no other manager changes this: it is corrected
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
-    assert budget() == 5
+    assert budget() == 5 or time.monotonic() - began > PAUSE_SECONDS
     # test_field_conflicts.py shows, with its own clock, that it is mended again after a minute, and that the conflict
     # ends after three quiet minutes.
     wanted = json.dumps({"spec": {"disruption": {"maxUnavailable": 2}}})

@@ -31,8 +31,10 @@ ON_CPU = ["serve", "smollm2", "--device=cpu", "--host=0.0.0.0", "--port=8000", "
 ONE_NPU = {
     "podTemplate": {"spec": {"containers": [{"name": "engine", "args": ON_CPU}]}},
     "accelerator": {"count": 1, "resourceName": NPU},
-    "rollout": {"surgeTimeoutSeconds": 10, "drainTimeoutSeconds": 5},
+    "rollout": {"surgeTimeoutSeconds": 3600, "drainTimeoutSeconds": 5},
 }
+SOON = json.dumps({"spec": {"rollout": {"surgeTimeoutSeconds": 10}}})
+"""For later: an operator that stood still for ten seconds from the start would go in place without a word."""
 IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
 
 
@@ -69,6 +71,7 @@ def test_a_rolling_update_without_a_free_accelerator_goes_on_in_place(operator: 
         assert condition(service, "Ready")["status"] == "True"  # the old pod serves on
         assert f"Insufficient {NPU}" in condition(service, "RolloutBlocked")["message"]
 
+        namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", SOON)
         namespace.wait_until(lambda: strategy(namespace) == IN_PLACE, 60, "the rollout goes on in place", every=0.2)
         wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
         wait_for_condition(namespace, NAME, "RolloutBlocked", "NotBlocked", 60)

@@ -13,7 +13,7 @@ from tests.operator.bad_llmservices import VALID, merged
 
 from .client import Client
 from .octavo import CRD, condition, installed_operator, wait_for_condition
-from .test_llmservice_autoscaling import ONE_LOADED, QUICK, TWO_EACH, wait_for_message
+from .test_llmservice_autoscaling import ONE_LOADED, QUICK, TWO_EACH, told, wait_for_message
 from .watching import watched_reasons
 
 MENDED = 10  # seconds
@@ -84,9 +84,13 @@ def test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place(served:
     served.wait_until(
         lambda: served.get("resourcequota", "one")["status"].get("used", {}).get("pods") == "1", 90, "used"
     )
-    change = {"rollout": {"surgeTimeoutSeconds": 10}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
+    change = {"rollout": {"surgeTimeoutSeconds": 3600}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
+    soon = {"rollout": {"surgeTimeoutSeconds": 10}}
     with watched_reasons(served, "model", "RolloutBlocked") as reasons:
         served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": change}))
+        # With ten seconds from the start, an operator that stood still for so long would not say it.
+        wait_for_condition(served, "model", "RolloutBlocked", "NoQuotaForSurge")
+        served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": soon}))
         # Perhaps it is only said for a moment.
         served.wait_until(lambda: "WentInPlace" in reasons.values, 120, "it goes on in place")
         wait_for_condition(served, "model", "Progressing", "Deployed", 180)
@@ -149,8 +153,15 @@ def test_ready_is_what_a_client_reaches(operator: Client, served: Client) -> Non
     selector = served.get("service", "model")["spec"]["selector"]
     changed_service(served, nobody, "argocd")
     served.wait_until(lambda: served.get("service", "model")["spec"]["selector"] == selector, MENDED, "it is put back")
-    changed_service(served, nobody, "argocd")  # now it is a conflict, in which the operator waits for a minute
-    service = wait_for_condition(served, "model", "Ready", "NoEndpoints", 30)
+
+    def conflict() -> dict[str, Any] | None:
+        """Change it again until it is a conflict, in which the operator waits for a minute."""
+        if served.get("service", "model")["spec"]["selector"] == selector:
+            changed_service(served, nobody, "argocd")
+        service = served.get("llms", "model")
+        return service if condition(service, "Ready")["reason"] == "NoEndpoints" else None
+
+    service = served.wait_until(conflict, 30, lambda: served.kubectl("describe", "llms", "model"))
     assert (service["status"]["replicas"], service["status"]["readyReplicas"]) == (1, 1)
     assert condition(service, "Available")["reason"] == "NoEndpoints"
     shown = (
@@ -165,8 +176,9 @@ def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, na
     engine = {"name": "engine", "command": ["python", "-c", ONE_LOADED], "args": []}
     spec = merged(TWO_EACH, {"podTemplate": {"spec": {"containers": [engine]}}, "autoscaling": {"behavior": QUICK}})
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+    told(namespace, "serves")
     wait_for_condition(namespace, "model", "Ready", "Serving")
-    namespace.kubectl("exec", "deployment/model", "-c", "engine", "--", "python", "-c", "open('/tmp/busy', 'w')")
+    told(namespace, "busy")
     wait_for_message(namespace, "at 3 (2 are still loading), as many as the load asks for", 60, "model")
     assert namespace.get("deployment", "model")["spec"]["replicas"] == 3
     assert not namespace.exists("hpa", "model")
@@ -412,7 +424,7 @@ def test_a_namespace_is_deleted_with_what_it_serves_and_with_what_is_being_made(
     other.apply(at_once("served"))
     wait_for_condition(other, "served", "Ready", "Serving")
     other.apply(at_once("begun"))
-    cluster.kubectl("delete", "namespace", other.namespace, "--timeout=120s")
+    cluster.kubectl("delete", "namespace", other.namespace, "--timeout=240s")
     namespace.apply(NOWHERE)
     wait_for_condition(namespace, "model", "Ready", "Unschedulable")
 
