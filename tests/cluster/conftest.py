@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -80,14 +80,22 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
 def namespace(cluster: Client, request: pytest.FixtureRequest) -> Iterator[Client]:
     """A client of a namespace that only this test uses. When the test fails, its report shows what was there."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
-    name = f"{words[:40].strip('-')}-{secrets.token_hex(3)}"
-    cluster.http.post(cluster.path("namespace"), json={"metadata": {"name": name}}).raise_for_status()
+    with new_namespace(cluster, words[:40].strip("-")) as client:
+        yield client
+        if request.node.stash.get(FAILED, False):
+            request.node.add_report_section("teardown", "cluster", client.diagnosis())
+
+
+@contextlib.contextmanager
+def new_namespace(cluster: Client, begin: str, labels: Mapping[str, str] | None = None) -> Iterator[Client]:
+    """A client of a new namespace whose name begins so."""
+    name = f"{begin}-{secrets.token_hex(3)}"
+    metadata = {"name": name, "labels": labels or {}}
+    cluster.http.post(cluster.path("namespace"), json={"metadata": metadata}).raise_for_status()
     client = cluster.in_namespace(name)
     account = f"service account default in {name}"
     client.wait_until(lambda: client.exists("serviceaccount", "default"), 30, account, every=0.05)
     yield client
-    if request.node.stash.get(FAILED, False):
-        request.node.add_report_section("teardown", "cluster", client.diagnosis())
     # The end is not waited for, as no other test uses the name; in a namespace that ends no pod comes back.
     cluster.http.delete(cluster.path("namespace", name)).raise_for_status()
     client.http.delete(client.path("pod"), params={"gracePeriodSeconds": 0}).raise_for_status()
