@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.config.setting import default_of, flag_name, settings_of
 from octavo_engine.engine.client import EngineState
 from octavo_engine.list_models import COLUMNS, table
+from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.supported_models import supported_models
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_engine.sizes import format_size
@@ -153,7 +155,22 @@ def models() -> str:
         "| --- " * len(COLUMNS) + "|",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in table(supported_models())]
+    lines += [
+        "\n## GGUF files\n",
+        "A file is read if its `general.architecture` is one of these. `+` stands for those that are read only with\n"
+        "experts, `±` with and without.\n",
+        *textwrap.wrap(", ".join(_gguf_names()) + ".", 100),
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _gguf_names() -> list[str]:
+    """Return each GGUF architecture's name, with a mark that says whether its files may have experts."""
+    experts: dict[str, set[bool]] = {}
+    for each in ARCHITECTURES:
+        experts.setdefault(each.name, set()).add(each.experts)
+    marks = {frozenset((False,)): "", frozenset((True,)): "+", frozenset((False, True)): "±"}
+    return [f"{name}{marks[frozenset(found)]}" for name, found in sorted(experts.items())]
 
 
 PAGES = {
