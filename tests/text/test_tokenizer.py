@@ -128,10 +128,18 @@ def test_sentencepiece_ids_equal_transformers(tmp_path: Path, text: str) -> None
 
 @pytest.mark.parametrize(
     ("text", "pieces"),
-    [(" hello", "<s> ▁ ▁hello"), ("</s>hello", "<s> </s> ▁hello"), ("the</s> he", "<s> ▁the </s> ▁ ▁he")],
+    [
+        (" hello", "<s> ▁ ▁hello"),
+        ("</s>hello", "<s> </s> ▁hello"),
+        ("the</s> he", "<s> ▁the </s> ▁he"),
+        ("</s>  he", "<s> </s> ▁ ▁he"),
+    ],
 )
-def test_a_space_is_put_before_each_text_between_control_tokens(tmp_path: Path, text: str, pieces: str) -> None:
-    """As SentencePiece, llama.cpp and Llama 2's tokenizer.json do; transformers reads GGUF files as `legacy: false`."""
+def test_each_text_between_control_tokens_begins_with_a_space(tmp_path: Path, text: str, pieces: str) -> None:
+    """As mistral-common and SentencePiece do, a text's first space being the one that Mistral's templates write.
+
+    Transformers reads GGUF files as `legacy: false`.
+    """
     path = _sentencepiece_file(tmp_path / "model.gguf")
     vocabulary = {token: number for number, token in enumerate(read_gguf(path).metadata["tokenizer.ggml.tokens"])}
     assert load_tokenizer(ModelFiles("m", gguf=path)).encode(text) == [vocabulary[piece] for piece in pieces.split()]

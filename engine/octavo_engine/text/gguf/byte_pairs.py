@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from octavo_engine.text.gguf.metadata import PREFIX, Metadata, by_id, flag, merges, numbers, text, token_id
 from octavo_engine.text.gguf.pre_tokenizers import CHARACTERS, COMPOSED, IGNORE_MERGES, pre_tokenizer
@@ -36,15 +36,21 @@ def characters(metadata: Metadata, tokens: Sequence[str]) -> Backend:
 def sentencepiece(metadata: Metadata, tokens: Sequence[str]) -> Backend:
     """Return SentencePiece's byte-pair encoding (`llama`), which puts a space before each text between control tokens.
 
-    So do llama.cpp and the tokenizer.json of Llama 2 and Phi 3. Models whose tokenizer_config.json has `legacy: false`
-    put it before the first text alone, which the files do not tell.
+    So do Llama 2, Phi 3 and Mistral's mistral-common, which tokenize each message alone. A text after a control token
+    that begins with a space gets no second one: the chat template of Mistral 7B v0.3 writes it ("[INST] hi"), as its
+    tokenizer.json puts a space before the first text alone, which the file does not tell.
     """
     return _with_spaces(character_pairs(metadata, tokens), prefix=flag(metadata, "add_space_prefix", True))
 
 
 def _with_spaces(backend: Backend, *, prefix: bool) -> Backend:
-    escaped = normalizers.Replace(" ", _SPACE)
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), escaped]) if prefix else escaped
+    backend.normalizer = normalizers.Replace(" ", _SPACE)
+    if prefix:
+        # The normalizer has left no " ": the first step puts one before the first text, whatever that begins with. The
+        # second step escapes it, and puts one before each other text that does not begin with one.
+        first, others = ((" ", "first"), (_SPACE, "always"))
+        steps = [pre_tokenizers.Metaspace(mark, prepend_scheme=where, split=False) for mark, where in (first, others)]
+        backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = character_decoder(prefix=prefix)
     return backend
 
