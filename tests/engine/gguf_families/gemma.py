@@ -50,8 +50,20 @@ def with_endings(config: Any, name: str, array: np.ndarray) -> Tensors:
     """Parameters outside modules as those of one, and the projections of further vectors as one tensor."""
     if name.endswith("layer_scalar"):
         array[...] = 0.5  # in the model, too
+    for scale, where in ((".router.scale", "ffn_gate_inp"), (".router.per_expert_scale", "ffn_down_exps")):
+        if name.endswith(scale):
+            array[...] = np.linspace(0.5, 1.5, len(array))
+            yield f"blk.{name.split('.')[2]}.{where}.scale", array
+            return
     for each, stored in _STACKED(config, name, array):
-        yield (f"{each}.weight" if each.endswith(("_scale", "layer_scalar")) else each), stored
+        yield (
+            (
+                f"{each}.weight"
+                if each.endswith(("_scale", "layer_scalar", "experts.gate_up_proj", "experts.down_proj"))
+                else each
+            ),
+            stored,
+        )
 
 
 def of_gemma4(config: Any) -> dict[str, Any]:
@@ -106,6 +118,13 @@ GEMMA4: dict[str, Any] = {
 }
 PER_LAYER = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 131}
 SHARED = {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+EXPERTS: dict[str, Any] = {
+    "enable_moe_block": True,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 48,
+    "hidden_size_per_layer_input": 0,
+}
 KEYS_ARE_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
 
 
@@ -125,5 +144,17 @@ GEMMA: dict[str, Case] = {
     ),
     "gemma3n": Case("Gemma3n", GEMMA3N, of_gemma3n, with_endings),
     "gemma4": Case("Gemma4", {**GEMMA4, **PER_LAYER, **SHARED}, of_gemma4, with_endings, proportional),
+    "gemma4, experts": Case(
+        "Gemma4",
+        {**GEMMA4, **EXPERTS},
+        lambda config: {
+            **of_gemma4(config),
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+        },
+        with_endings,
+        proportional,
+    ),
     "gemma4, keys are values": Case("Gemma4", {**GEMMA4, **KEYS_ARE_VALUES}, of_gemma4, with_endings, proportional),
 }

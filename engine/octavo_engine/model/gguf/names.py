@@ -16,11 +16,13 @@ _STACKED = re.compile(r"(blk\.\d+\.(?:ffn|attn)_|altup_)(\w*?)(_exps|_norm|proj)
 """Experts, StableLM's norms of heads, and Gemma 3n's projections of further vectors."""
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _OF_EXPERT = re.compile(r"(?<=_exps)\.\d+(?=\.)")
-_SUFFIXES = (".weight", ".bias")
+_SUFFIXES = (".weight", ".bias", ".scale")
 _ALSO = (
     (re.compile(r"^transformer\."), ""),  # BLOOM
     (re.compile(r"\.dt_bias$"), ".dt_proj.bias"),
     (re.compile(r"_bias$"), ".bias"),
+    (re.compile(r"\.router\.scale$"), ".router.proj.scale"),  # Gemma 4's experts, as the next
+    (re.compile(r"\.router\.per_expert_scale$"), ".experts.down_proj.scale"),
     (re.compile(r"^model\.layers\."), "backbone.layers."),  # Nemotron-H
     (re.compile(r"\.mixer\."), ".mlp."),  # Nemotron-H's experts
     (re.compile(r"^model\."), ""),  # LFM2's experts

@@ -97,6 +97,17 @@ def _gemma4_fields(header: Header) -> dict[str, Any]:
     }
 
 
+def _gemma4_experts_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Gemma 4's models with experts beside the dense feed-forward."""
+    return {
+        **_gemma4_fields(header),
+        "enable_moe_block": True,
+        "num_experts": header.integer("expert_count"),
+        "top_k_experts": header.integer("expert_used_count"),
+        "moe_intermediate_size": header.integer("expert_feed_forward_length"),
+    }
+
+
 def _proportional(header: Header) -> dict[str, Any]:
     """Return how many pairs rotate: the file divides the angles of the others by a number without end."""
     factors = rope_factors(header.file, "rope_freqs.weight")
@@ -145,6 +156,13 @@ GEMMA = (
         model_class="Gemma4ForCausalLM",
         other_classes=("Gemma4UnifiedForCausalLM",),
         read=_gemma4_fields,
+        layers_differ=True,
+    ),
+    GGUFArchitecture(
+        name="gemma4",
+        model_class="Gemma4ForCausalLM",
+        experts=True,
+        read=_gemma4_experts_fields,
         layers_differ=True,
     ),
 )
