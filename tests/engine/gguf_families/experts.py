@@ -135,7 +135,39 @@ GROUPS = {"n_group": 4, "topk_group": 2}
 LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 
+def of_llama4(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Experts' matrices transposed, gate and up apart."""
+    block = f"blk.{name.split('.')[2]}" if name.startswith("model.layers.") else ""
+    if name.endswith("experts.gate_up_proj"):
+        for role, part in zip(("gate", "up"), np.split(array.swapaxes(1, 2), 2, axis=1), strict=True):
+            yield f"{block}.ffn_{role}_exps.weight", np.ascontiguousarray(part)
+    elif name.endswith("experts.down_proj"):
+        yield f"{block}.ffn_down_exps.weight", np.ascontiguousarray(array.swapaxes(1, 2))
+    else:
+        yield name, array
+
+
 EXPERTS: dict[str, Case] = {
+    "llama4": Case(
+        "Llama4",
+        {
+            **LOCAL,
+            "num_experts_per_tok": 1,
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "intermediate_size": 48,
+            "intermediate_size_mlp": 96,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 8192,
+        },
+        lambda config: {
+            **experts(config),
+            "feed_forward_length": config.intermediate_size_mlp,
+            "expert_feed_forward_length": config.intermediate_size,
+            "interleave_moe_layer_step": config.interleave_moe_layer_step,
+        },
+        of_llama4,
+    ),
     "llama, experts": Case("Mixtral", LOCAL, experts, partial(stacked, rope=True)),
     "qwen2moe": Case(
         "Qwen2Moe",

@@ -103,6 +103,23 @@ def _gpt_oss_fields(header: Header) -> dict[str, Any]:
     return {**experts_fields(header), "intermediate_size": width, "sliding_window": window}
 
 
+_MAVERICKS_EXPERTS = 128
+
+
+def _llama4_fields(header: Header) -> dict[str, Any]:
+    """Return Llama 4's fields; llama.cpp has as constants the chunks, which queries grow and how, and that Maverick,
+    which it knows by its number of experts, has no norms of query and key."""
+    if header.has(name := "attention.sliding_window"):
+        raise header.fields.wrong(header.key(name), header.fields.values[header.key(name)], "is not supported")
+    return {
+        **experts_fields(header),
+        "intermediate_size": header.integer("expert_feed_forward_length"),
+        "intermediate_size_mlp": header.integer("feed_forward_length"),
+        "interleave_moe_layer_step": header.integer("interleave_moe_layer_step"),
+        "use_qk_norm": header.integer("expert_count") != _MAVERICKS_EXPERTS,
+    }
+
+
 EXPERTS = (
     GGUFArchitecture(
         name="llama", model_class="MixtralForCausalLM", experts=True, read=_mixtral_fields, interleaves_rope=True
@@ -139,6 +156,9 @@ EXPERTS = (
         experts=True,
         read=experts_fields,
         change=numbered_experts,
+    ),
+    GGUFArchitecture(
+        name="llama4", model_class="Llama4ForCausalLM", experts=True, read=_llama4_fields, change=numbered_experts
     ),
     GGUFArchitecture(name="dots1", model_class="Dots1ForCausalLM", experts=True, read=_dots1_fields),
     GGUFArchitecture(name="minimax-m2", model_class="MiniMaxM2ForCausalLM", experts=True, read=_minimax_m2_fields),
