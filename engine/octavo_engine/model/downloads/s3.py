@@ -42,8 +42,8 @@ _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _FILES_AT_ONCE = 8
 _MOST_FOLDERS = 16
 """The most folders of sentence-transformers' modules: no published model has more."""
-_HEADERS = "header"
-"""The folder of GGUF files that hold their headers alone."""
+_HEADERS = "headers"
+"""The folder of GGUF files that hold their headers alone. Earlier versions had one, header/header.gguf."""
 _HEADER = 1 << 20
 """Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
