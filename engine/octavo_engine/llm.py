@@ -111,7 +111,7 @@ class LLM:
         if not len(prompts) == len(each) == len(digests):
             given = f"{len(prompts)} prompts, {len(each)} `sampling`, {len(digests)} `adapter`"
             raise ValueError(f"{given}: give one `sampling` and one `adapter` for all prompts, or one for each")
-        completions = [Completion(self.encode(prompt)) for prompt in prompts]
+        completions = [Completion(self.encode(prompt, continued=not pooled)) for prompt in prompts]
         running: dict[str, _Running] = {}
         refused: list[tuple[int, Completion]] = []
         try:
@@ -189,9 +189,9 @@ class LLM:
     def _digest(self, adapter: str | None) -> str:
         return "" if adapter is None else self._adapters.store.digest_of(adapter)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Return the prompt's token ids."""
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    def encode(self, prompt: Prompt, *, continued: bool = True) -> list[int]:
+        """Return the prompt's token ids, without `continued` as for an embedding."""
+        return self.tokenizer.encode(prompt, continued=continued) if isinstance(prompt, str) else list(prompt)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Return a conversation's token ids, up to the start of the assistant's answer.

@@ -48,9 +48,9 @@ if __name__ == "__main__":
         tokenizer = load(files)  # type: ignore[arg-type]
         encode = tokenizer.encode
 
-        def obey_first(text: str, add_special_tokens: bool = True) -> list[int]:
+        def obey_first(text: str, add_special_tokens: bool = True, *, continued: bool = False) -> list[int]:
             obey(text)
-            return encode(text, add_special_tokens)
+            return encode(text, add_special_tokens, continued=continued)
 
         tokenizer.encode = obey_first  # type: ignore[method-assign]
         tokenizer.chat_template = ChatTemplate(TEMPLATE, {})

@@ -15,7 +15,7 @@ import openai
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from octavo_engine.server.admission.auth import KeyFile
 from octavo_engine.server.anthropic import protocol as anthropic_protocol
@@ -332,7 +332,9 @@ def test_a_text_whose_beginning_is_too_long_is_not_tokenized_further(
     """130,000 digits are as many tokens, for which a text worker had no memory: the error spoke of complexity."""
     read, encode = list[int](), Tokenizer.encode
     monkeypatch.setattr(
-        Tokenizer, "encode", lambda self, text, *more: read.append(len(text)) or encode(self, text, *more)
+        Tokenizer,
+        "encode",
+        lambda self, text, *more, **options: read.append(len(text)) or encode(self, text, *more, **options),
     )
     model = LoadedModel(READY, tokenizer)
     with pytest.raises(APIError, match=r"512 tokens, and the first 3072 characters alone have \d+") as caught:
@@ -350,6 +352,16 @@ def test_characters_say_what_cannot_fit_where_no_byte_is_dropped(monkeypatch: py
     monkeypatch.setattr(Tokenizer, "encode", None)  # such a text is not tokenized
     with pytest.raises(APIError, match="a text of 1025 characters cannot fit into this model's context of 512 tokens"):
         encode_text(model, "x" * 1025, False, "prompt")
+
+
+def test_a_prompt_to_be_continued_lacks_the_token_that_ends_texts() -> None:
+    """Some tokenizers add it, of models for embeddings and of those that people have trained further."""
+    backend = Backend(models.BPE({"a": 0, "b": 1, "</s>": 2}, []))
+    backend.post_processor = processors.TemplateProcessing(single="b $A </s>", special_tokens=[("b", 1), ("</s>", 2)])
+    model = LoadedModel(READY, Tokenizer(TokenizerParts(backend)))
+    prepared = prepare_completion.prepare(model, b'{"prompt": "aa"}')
+    assert prepared.prompts == ((1, 0, 0),)
+    assert encode_prompt(model, "aa", True, "input") == [1, 0, 0, 2]
 
 
 def test_request_id_is_echoed_when_it_is_one(server: Served) -> None:

@@ -226,9 +226,9 @@ def test_special_tokens_are_added_to_a_chat_when_asked_for(
     seen: list[bool] = []
     real = tokenizer.encode
 
-    def encode(text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(text: str, add_special_tokens: bool = True, *, continued: bool = False) -> list[int]:
         seen.append(add_special_tokens)
-        return real(text, add_special_tokens)
+        return real(text, add_special_tokens, continued=continued)
 
     monkeypatch.setattr(tokenizer, "encode", encode)
     for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):

@@ -100,6 +100,8 @@ def test_tokens_stand_around_texts_as_the_flags_say(
 ) -> None:
     tokenizer = _bytes_file(tmp_path / "m.gguf", pre, **values)
     assert tokenizer.decode(tokenizer.encode("a"), skip_special_tokens=False) == single
+    continued = tokenizer.encode("a</s>", continued=True)
+    assert tokenizer.decode(continued, skip_special_tokens=False) == single.removesuffix("</s>") + "</s>"
     assert tokenizer.decode(tokenizer.encode_pair("a", "b").ids, skip_special_tokens=False) == pair
 
 

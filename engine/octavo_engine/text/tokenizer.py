@@ -62,12 +62,20 @@ class Tokenizer:
         if longest > MAX_TOKEN_BYTES:
             raise ValueError(f"it has a token of {longest} bytes, and at most {MAX_TOKEN_BYTES} are allowed")
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, *, continued: bool = False) -> list[int]:
         """Return the token ids of `text`. Special tokens that are written in it become their ids.
 
-        Releases the interpreter lock while it works (`encode` of the library does not, `encode_batch` does).
+        `continued`: whether the model is to continue the text, so that what some tokenizers add after one, such as the
+        EOS token, is left out. Releases the interpreter lock while it works (`encode` of the library does not,
+        `encode_batch` does).
         """
-        return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        found = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        ids = found.ids
+        if continued and add_special_tokens:
+            texts = found.sequence_ids[::-1]
+            if 0 in texts:
+                del ids[len(ids) - texts.index(0) :]
+        return ids
 
     def encode_beginning(self, text: str, keep: int, add_special_tokens: bool = True) -> list[int]:
         """Return at most `keep` token ids: the first ones of `text`, and all that the tokenizer adds.

@@ -42,7 +42,7 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
     text = render_chat(model, body.messages, body)
     limit = body.max_completion_tokens or body.max_tokens
     keep = truncated_length(body, limit or 1, model.info)
-    ids = encode_prompt(model, text, bool(body.add_special_tokens), "messages", keep)
+    ids = encode_prompt(model, text, bool(body.add_special_tokens), "messages", keep, continued=True)
     prompt = check_prompt(ids, model.info, "messages")
     max_tokens = answer_length(limit, None, len(prompt), model.info, "messages")
     form, grammar = _form_and_grammar(CallGrammars(model, text), body, grammar, demanded)

@@ -48,7 +48,7 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
     prompts = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            ids = encode_prompt(model, prompt, special, "prompt", keep)
+            ids = encode_prompt(model, prompt, special, "prompt", keep, continued=True)
         else:
             ids = prompt if keep is None else prompt[-keep:]
         prompts.append(check_prompt(ids, model.info, "prompt"))

@@ -41,17 +41,24 @@ def truncated_length(body: GenerationBody, max_tokens: int, info: EngineInfo) ->
 
 
 def encode_text(
-    model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
+    model: LoadedModel,
+    text: str,
+    add_special_tokens: bool,
+    param: str,
+    keep: int | None = None,
+    *,
+    continued: bool = False,
 ) -> list[int]:
     """Return the token ids of a text: all of them, or the last `keep`.
 
-    A text that cannot fit, whatever its tokens are, is refused, or cut, before it is tokenized.
+    A text that cannot fit, whatever its tokens are, is refused, or cut, before it is tokenized. `continued` is as in
+    `Tokenizer.encode`.
     """
     length = len(text)
     if keep is not None and keep <= model.info.max_model_len:
         text = text[-(characters_of(model, keep) or _most_characters(model)) :]
     check_text(model, text, param)
-    ids = model.tokenizer.encode(text, add_special_tokens)
+    ids = model.tokenizer.encode(text, add_special_tokens, continued=continued)
     if keep is None:
         return ids
     if len(ids) < keep and len(text) < length:  # the part that was cut off may have tokens that would have to be kept
@@ -60,7 +67,13 @@ def encode_text(
 
 
 def encode_prompt(
-    model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
+    model: LoadedModel,
+    text: str,
+    add_special_tokens: bool,
+    param: str,
+    keep: int | None = None,
+    *,
+    continued: bool = False,
 ) -> list[int]:
     """Return the token ids of a text as `encode_text` does, but refuse one whose beginning alone is too long.
 
@@ -75,7 +88,7 @@ def encode_prompt(
         if first > longest + _SPARE_TOKENS:
             message = f"this model's context is {longest} tokens, and the first {begin} characters alone have {first}"
             raise APIError(400, message, param=param, code="context_length_exceeded")
-    return encode_text(model, text, add_special_tokens, param, keep)
+    return encode_text(model, text, add_special_tokens, param, keep, continued=continued)
 
 
 def characters_of(model: LoadedModel, keep: int) -> int | None:
