@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from torch import Tensor
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.experts import ExpertCodes, Experts
 from octavo_engine.kernels.moe import multiplies
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
-from octavo_engine.model.layers.operations import device_support
+from octavo_engine.model.layers.operations import device_support, triton_compute
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
@@ -172,7 +175,8 @@ def test_memory_for_triton_kernels_has_the_numbers_of_the_checkpoint(
     packed, exact = save_pair(tmp_path, name, num_attention_heads=4)
     ranks = ALONE if rank is None else Collectives(Shard(rank, 2))
     plain = load(exact, ranks=ranks)
-    monkeypatch.setattr(device_support, "triton_runs_on", lambda _: True)
+    for supported in ("triton_runs_on", "multiplies_fp8"):
+        monkeypatch.setattr(device_support, supported, lambda _: True)
     kept = load(packed, ranks=ranks)
     for coded, whole in zip(kept.mixtures(), plain.mixtures(), strict=True):
         assert coded.dequantized_from() == set()
@@ -180,6 +184,33 @@ def test_memory_for_triton_kernels_has_the_numbers_of_the_checkpoint(
             assert multiplies(experts.codes.every)
             found = experts.method.dequantized(experts.weights, torch.float32)
             torch.testing.assert_close(found, numbers.flatten(0, 1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "keeps"), [("deepseek", 256, True), ("deepseek", 192, False), ("compressed_channel", 192, True)]
+)
+def test_all_ranks_keep_experts_in_fp8_or_none_does(name: str, size: int, keeps: bool, tmp_path: Path) -> None:
+    """The first rank's memory is planned for all: none keeps parts of blocks. Older GPUs than Ada have no e4m3."""
+    packed, _ = save_pair(tmp_path, name, moe_intermediate_size=size, num_attention_heads=4)
+    spec = read_spec(ModelFiles("test", directory=packed))
+    for rank, multiplies_fp8 in ((0, True), (1, True), (0, False)):
+        blueprint = make_blueprint(spec, torch.bfloat16, Shard(rank, 2), ON_GPU, fp8_products=multiplies_fp8)
+        stays = {not mixture.dequantized_from() for mixture in blueprint.mixtures()}
+        assert stays == {keeps and multiplies_fp8}
+
+
+def test_many_tokens_are_left_to_pytorch_in_the_layers_without_codes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer, which may have none, is the one that is measured."""
+    x, ours = torch.zeros(2, 8), torch.ones(2, 8)
+    monkeypatch.setattr(triton_compute, "_MANY_TOKENS", 2)
+    monkeypatch.setattr(triton_compute, "mixture_of_experts", lambda *_: ours)
+    compute = triton_compute.TritonExperts()
+    compute._many = lambda *_: x
+    plain = Experts(torch.zeros(1, 16, 8), torch.zeros(1, 8, 8))
+    part = CodedPart(codes=torch.zeros(8, 8, dtype=torch.int8), scale=torch.ones(8, 1), bits=8, columns=8, group=None)
+    codes = ExpertCodes(CodedWeight([part]), 1, ())
+    found = [compute(x, each, x, x) for each in (plain, replace(plain, coded=(codes, codes)))]
+    assert found[0] is x and found[1] is ours
 
 
 def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
@@ -289,13 +320,14 @@ def test_experts_are_quantized_while_they_are_loaded_for_triton(
     spec = read_spec(ModelFiles("test", directory=directory))
     plain_bytes = footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard(), ON_GPU))
     whole = load(directory)
-    monkeypatch.setattr(device_support, "triton_runs_on", lambda _: True)
+    for supported in ("triton_runs_on", "multiplies_fp8"):
+        monkeypatch.setattr(device_support, supported, lambda _: True)
     for name, error, share in (("fp8", 0.03, 0.6), ("int8", 0.01, 0.6), ("int4", 0.08, 0.4)):
         for coded, plain in zip(load(directory, name).mixtures(), whole.mixtures(), strict=True):
             for experts, numbers in zip(coded.coded, (plain.gate_up, plain.down), strict=True):
                 found = experts.method.dequantized(experts.weights, torch.float32)
                 assert 0 < (found - numbers.flatten(0, 1)).norm() < error * numbers.norm()
-        blueprint = make_blueprint(quantized_online(spec, name), torch.bfloat16, Shard(), ON_GPU)
+        blueprint = make_blueprint(quantized_online(spec, name), torch.bfloat16, Shard(), ON_GPU, fp8_products=True)
         assert footprint.weight_bytes(blueprint) < share * plain_bytes
 
 
@@ -303,9 +335,10 @@ def test_experts_that_would_not_stay_quantized_are_refused(tmp_path: Path) -> No
     """They are most of the weights; and a model with all experts in one tensor has no single ones to quantize."""
     directory = save(reference_model("Qwen3Moe", **SIZES, num_experts=4), tmp_path / "apart")
     spec = quantized_online(read_spec(ModelFiles("test", directory=directory)), "fp8")
-    check_experts_stay(make_blueprint(spec, torch.bfloat16, Shard(), ON_GPU))
-    with pytest.raises(ConfigurationError, match="--quantization fp8: the model's experts are not computed in fp8"):
-        check_experts_stay(make_blueprint(spec, torch.bfloat16, Shard()))
+    check_experts_stay(make_blueprint(spec, torch.bfloat16, Shard(), ON_GPU, fp8_products=True))
+    for device in (torch.device("cpu"), ON_GPU):
+        with pytest.raises(ConfigurationError, match="--quantization fp8: the model's experts are not computed in fp8"):
+            check_experts_stay(make_blueprint(spec, torch.bfloat16, Shard(), device))
     together = save(reference_model("GraniteMoe", num_local_experts=4, num_experts_per_tok=2), tmp_path / "together")
     with pytest.raises(ConfigurationError, match="--quantization int8: a checkpoint of GraniteMoeForCausalLM has one"):
         load(together, "int8")

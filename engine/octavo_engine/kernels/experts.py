@@ -55,6 +55,11 @@ class Experts:
     are numbers, or MXFP4."""
 
     @property
+    def in_numbers(self) -> bool:
+        """True if the weights are of the activations' type, and neither codes nor MXFP4."""
+        return self.coded is None and self.gate_up_scales is None
+
+    @property
     def count(self) -> int:
         """The number of experts."""
         return len(self.down) if self.coded is None else self.coded[1].count

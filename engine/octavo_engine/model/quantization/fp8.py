@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Fill, Piece, Rows, plain, write
+from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Fill, Piece, Rows, Span, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import (
     BLOCK,
@@ -146,15 +146,14 @@ class FP8Scheme:
         shape = (end - before, columns.total)
         return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=_SCALES, squeezed=True, at_once=True)
 
-    def codes(self, weights: Weights) -> CodedWeight | None:
-        """Return a weight that is not multiplied in 8 bits for kernels of experts; None where the rank's columns begin
-        within a block."""
-        if weights.first_column:
+    def codes(self, weights: Weights, columns: Span) -> CodedWeight | None:
+        """Return a weight that is not multiplied in 8 bits for kernels of experts; None where ranks' columns are not
+        complete blocks, even if this rank's begin with one, as the first rank's memory is planned for all."""
+        group, end = self.block[1] if self.granularity == "block" else None, columns.start + columns.size
+        if group is not None and (columns.start % group or (end % group and end < columns.total)):
             return None
-        columns = weights.weight.shape[1]
-        group = self.block[1] if self.granularity == "block" else None
         scale = cast("Tensor", weights.scale)
-        return CodedWeight([CodedPart(codes=weights.weight, scale=scale, bits=8, columns=columns, group=group)])
+        return CodedWeight([CodedPart(codes=weights.weight, scale=scale, bits=8, columns=columns.size, group=group)])
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """Return the scaling of inputs: by token, by blocks of columns, or by the checkpoint's scale."""

@@ -184,17 +184,15 @@ class TritonExperts:
             return all_experts(torch_product, x, experts, chosen, weights, adapters)
         if adapters is not None:
             return mixture_with_adapters(x, experts, chosen, weights, *adapters.for_kernels)
-        compute = mixture_of_experts if len(x) < _MANY_TOKENS else self._many
-        return compute(x, experts, chosen, weights)
+        many = len(x) >= _MANY_TOKENS and experts.in_numbers  # PyTorch multiplies numbers alone
+        return (self._many if many else mixture_of_experts)(x, experts, chosen, weights)
 
     def prepare(self, experts: Experts, top_k: int) -> None:
         """Measure whether PyTorch's grouped product is quicker for many tokens.
 
         Not for fewer: they may be a CUDA graph's, in which nothing must wait for the device, and PyTorch's may wait.
         """
-        if experts.activation is not None or not experts.gated:
-            return
-        if experts.gate_up_scales is not None or experts.coded is not None:  # PyTorch multiplies numbers alone
+        if experts.activation is not None or not experts.gated or not experts.in_numbers:
             return
         self._many, seconds = autotune_mixture_of_experts(experts, top_k, _MANY_TOKENS)
         measured = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
