@@ -216,6 +216,14 @@ SPEC_FAULTS = {
         {"drop": ("add_block_count",), "changes": lambda w: w.add_block_count(4)},
         "tensors are missing: model.layers.3",
     ),
+    "many more layers than there are": (
+        {"drop": ("add_block_count",), "changes": lambda w: w.add_block_count(4096)},
+        "llama.block_count 4096 is more than the",
+    ),
+    "a rope that is scaled twice": (
+        {"changes": lambda w: (linear(w), w.add_tensor("rope_freqs.weight", np.ones(4, np.float32)))},
+        "llama.rope.scaling.type 'linear' is not supported beside",
+    ),
     "fewer layers than there are": (
         {"drop": ("add_block_count",), "changes": lambda w: w.add_block_count(2)},
         "does not have",

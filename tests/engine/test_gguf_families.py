@@ -10,13 +10,14 @@ import torch
 from adapters import RandomAdapter
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import CASES, write_case
+from gguf_families import case as writing
 from stepper import Sequence, Stepper
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.gguf.architectures.encoders import ENCODERS
-from octavo_engine.model.gguf_blocks import quantized
+from octavo_engine.model.gguf_blocks import quantized, stored_blocks
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.module_names import module_names
@@ -40,7 +41,11 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "gemma2", "deepseek2", "granitehybrid, bamba"]
+    "name",
+    [
+        *("llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "qwen3moe, fused", "gemma2", "deepseek2"),
+        *("granitehybrid, bamba", "lfm2"),
+    ],
 )
 def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: Path) -> None:
     """Fused rows, permuted rows and shared experts stay in blocks, and give what the dequantized numbers do."""
@@ -101,6 +106,28 @@ def test_what_no_header_states_is_refused(name: str, change: dict[str, bool], me
     files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
     with pytest.raises(ModelLoadError, match=message):
         read_spec(files)
+
+
+HEADERS = {
+    "deepseek2": ({"expert_group_count": None}, "expert_group_count is missing, and no published model with 3 layers"),
+    "granite": ({"rope.scaling.finetuned": False}, "attention without RoPE"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_of_other_models_are_refused(name: str, tmp_path: Path) -> None:
+    case, (changed, message) = CASES[name], HEADERS[name]
+    case = replace(case, keys=lambda config: {**CASES[name].keys(config), **changed})
+    files = ModelFiles("test", gguf=writing.write(case.model(), tmp_path / "model.gguf", name, case))
+    with pytest.raises(ModelLoadError, match=message):
+        read_spec(files)
+
+
+def test_projections_of_convolutions_stay_in_blocks(tmp_path: Path) -> None:
+    files = ModelFiles("test", gguf=write_case(CASES["lfm2"].model(), tmp_path / "model.gguf", "lfm2", Kind.Q8_0))
+    blocks = stored_blocks(files, read_spec(files))
+    assert blocks is not None
+    assert {f"model.layers.0.conv.{name}_proj" for name in ("in", "out")} <= blocks.rules[0].names
 
 
 REFUSED = {

@@ -19,7 +19,7 @@ from octavo_engine.model.spec import ModelSpec, MoESpec
 
 _ROLES = (
     *("query", "query_up", "key", "value", "output", "output_gate"),
-    *("gate", "up", "down", "shared_gate", "shared_up", "shared_down"),
+    *("gate", "up", "down", "shared_gate", "shared_up", "shared_down", "conv_input", "conv_output"),
 )
 """The roles of the linear layers in files of the supported architectures."""
 

@@ -115,14 +115,14 @@ DENSE: dict[str, Case] = {
     ),
     "cohere2": Case(
         "Cohere2",
-        {"sliding_window": 4, "num_hidden_layers": 4},
-        lambda config: {"logit_scale": config.logit_scale, **window(config)},
+        {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+        lambda config: {"logit_scale": config.logit_scale, **pattern(config)},
         layer_norm=True,
     ),
     "smollm3": Case("SmolLM3", {"num_hidden_layers": 4, "pad_token_id": 0}, convert=permuted),
     "arcee": Case("Arcee", convert=permuted),
     "seed_oss": Case("SeedOss", {"head_dim": 16}),
-    "hunyuan-dense": Case("HunYuanDenseV1", {"head_dim": 16}),
+    "hunyuan-dense": Case("HunYuanDenseV1", {"head_dim": 16}, lambda config: {"expert_count": 1}),
     "ernie4_5": Case("Ernie4_5", {"head_dim": 16}),
     "olmo2, windows": Case("Olmo3", {"sliding_window": 4, "num_hidden_layers": 4, "rope_parameters": LOCAL}, of_olmo3),
     "glm4": Case("Glm4", {**GLM, "head_dim": 16}),
@@ -139,7 +139,11 @@ DENSE: dict[str, Case] = {
     "exaone4": Case(
         "Exaone4", {"rope_parameters": THETA, "layer_types": ["full_attention"] * 3, "sliding_window": None}
     ),
-    "exaone4, windows": Case("Exaone4", {"sliding_window": 4, "num_hidden_layers": 4, "head_dim": 16}, pattern),
+    "exaone4, windows": Case(
+        "Exaone4",
+        {"sliding_window": 4, "num_hidden_layers": 4, "head_dim": 16},
+        lambda config: {**pattern(config), "block_count": config.num_hidden_layers + 1, "nextn_predict_layers": 1},
+    ),
     "internlm2": Case("Llama", {"attention_bias": True, "rope_parameters": THETA}, convert=permuted),
     "minicpm": Case("Granite", {**SCALES, "attention_multiplier": 8**-0.5}, of_minicpm, permuted),
     "pangu-embedded": Case("Llama", {"attention_bias": True, "tie_word_embeddings": True}),

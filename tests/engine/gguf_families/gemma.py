@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gguf_families.case import Case, Tensors, gathered, pattern, window
+from gguf_families.case import YARN, Case, Tensors, gathered, pattern, window, yarn
 
 
 def with_norms_whole(config: Any, name: str, array: np.ndarray) -> Tensors:
@@ -140,6 +140,21 @@ GEMMA: dict[str, Case] = {
         "Gemma3",
         {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 16, "num_hidden_layers": 6},
         window,
+        with_norms_whole,
+    ),
+    "gemma3, yarn": Case(
+        "Gemma3",
+        {
+            "head_dim": 16,
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 16,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        lambda config: {**pattern(config), **yarn(config)},
         with_norms_whole,
     ),
     "gemma3n": Case("Gemma3n", GEMMA3N, of_gemma3n, with_endings),

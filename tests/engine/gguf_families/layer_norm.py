@@ -48,7 +48,7 @@ LAYER_NORM: dict[str, Case] = {
     "stablelm": Case(
         "StableLm",
         {**HALF, "use_qkv_bias": True},
-        lambda config: {"use_parallel_residual": config.use_parallel_residual},
+        lambda config: {"use_parallel_residual": True},  # written where config.json does not say that it is not
         layer_norm=True,
     ),
     "falcon": Case(

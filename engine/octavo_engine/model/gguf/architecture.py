@@ -59,6 +59,7 @@ class GGUFArchitecture:
         if any(name.endswith(".attn_k_b.weight") for name in file.tensors):  # older files have it as one tensor
             spec = split_latent_up(spec)
         sections = file.metadata.get(f"{self.name}.rope.dimension_sections")
-        if isinstance(sections, list) and any(sections):  # by which llama.cpp rotates halves, not neighbours
+        # llama.cpp then rotates halves, not neighbours; other architectures it computes as without sections.
+        if self.rotates_neighbours and isinstance(sections, list) and any(sections):
             spec = with_ropes(spec, interleaved=False)
         return self.change(ungrouped_qkv(spec) if self.ungroups_qkv else spec)

@@ -22,14 +22,16 @@ def window_field(header: Header) -> dict[str, Any]:
 def layer_types(header: Header, period: int) -> dict[str, Any]:
     """Return each layer's type: the header has a flag for each layer, or a number of layers of which the last one sees
     all tokens, by default `period`. ModelLoadError for another pattern.
+
+    Layers that predict further tokens have no flag, or one that is not read.
     """
-    name, count = header.key("attention.sliding_window_pattern"), header.integer("block_count", 1, 4096)
+    name, count = header.key("attention.sliding_window_pattern"), header.num_layers
     flags = header.fields.values.get(name) if header.fields.has(name) else period
     if isinstance(flags, int) and not isinstance(flags, bool) and flags > 0:
         flags = [(layer + 1) % flags != 0 for layer in range(count)]
-    if not isinstance(flags, list) or len(flags) != count:
+    if not isinstance(flags, list) or len(flags) not in (count, count + header.predicting_layers):
         raise header.fields.wrong(name, flags, f"is not a flag for each of {count} layers")
-    return {"layer_types": [f"{'sliding' if flag else 'full'}_attention" for flag in flags]}
+    return {"layer_types": [f"{'sliding' if flag else 'full'}_attention" for flag in flags[:count]]}
 
 
 def experts_fields(header: Header) -> dict[str, Any]:
@@ -76,6 +78,13 @@ def router_fields(header: Header, *scores: str) -> dict[str, Any]:
         "routed_scaling_factor": header.number("expert_weights_scale", default=1.0) or 1.0,  # 0: there is none
         "scoring_func": router_scores(header, *scores),
     }
+
+
+def granite_with_rope(header: Header) -> dict[str, Any]:
+    """Return the fields of Granites with RoPE; ModelLoadError for a file whose RoPE this key switches off."""
+    if not header.fields.boolean(key := header.key("rope.scaling.finetuned"), True):
+        raise header.fields.wrong(key, False, "is not supported here: attention without RoPE")
+    return granite_fields(header)
 
 
 def granite_fields(header: Header) -> dict[str, Any]:

@@ -56,8 +56,12 @@ class Header:
 
     @property
     def num_layers(self) -> int:
-        """The number of the model's own layers."""
-        return self.integer("block_count", 1, 4096) - self.predicting_layers
+        """The number of the model's own layers; ModelLoadError if the file cannot have so many."""
+        count = self.integer("block_count", 1, 4096)
+        if count > len(self.file.tensors):  # names and shapes of thousands of layers take a minute to compare
+            why = f"is more than the {len(self.file.tensors)} tensors of the file"
+            raise self.fields.wrong(self.key("block_count"), count, why)
+        return count - self.predicting_layers
 
     def each_layer(self, name: str, default: int | None = None) -> tuple[int, ...]:
         """Return a whole number for each layer, which may be the same for all; ModelLoadError otherwise.

@@ -19,6 +19,9 @@ def rope_parameters(header: Header) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_theta": header.fields.number(header.key("rope.freq_base"), 1e-3, 1e12, default=1e4)}
     scaling, factor = header.rope_scaling()
     if "rope_freqs.weight" in header.file.tensors:
+        if scaling in _SCALINGS and factor not in (None, 1):
+            why = "is not supported beside the tensor 'rope_freqs.weight'"
+            raise header.fields.wrong(header.key("rope.scaling.type"), scaling, why)
         return {**rope, "rope_type": "factors", "factors": rope_factors(header.file, "rope_freqs.weight")}
     if "rope_factors_short.weight" in header.file.tensors:
         lengths = {

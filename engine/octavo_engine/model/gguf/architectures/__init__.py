@@ -18,14 +18,16 @@ ARCHITECTURES = (*DENSE, *ENCODERS, *EXPERTS, *GEMMA, *HYBRID, *LATENT, *LAYER_N
 
 def gguf_architecture(header: Header) -> GGUFArchitecture:
     """Return the architecture of a file; ModelLoadError if its files are not read."""
-    experts = header.integer("expert_count", 0, 1 << 16, default=0) > 0
+    count = header.integer("expert_count", 0, 1 << 16, default=0)
     of_name = [each for each in ARCHITECTURES if each.name == header.file.architecture]
-    for architecture in of_name:
-        if architecture.experts == experts:
-            return architecture
+    # One expert is stated in files of Jamba with experts' keys, and in HunYuan's without.
+    for experts in (True, False) if count == 1 else (count > 0,):
+        for architecture in of_name:
+            if architecture.experts == experts:
+                return architecture
     kind = "the GGUF architecture"
     if of_name:
-        kind += " with experts" if experts else " without experts"
+        kind += " with experts" if count else " without experts"
     supported = ", ".join(sorted({each.name for each in ARCHITECTURES}))
     name = header.file.architecture
     raise ModelLoadError(f"{header.fields.origin}: {kind} {name!r} is not supported (supported: {supported})")

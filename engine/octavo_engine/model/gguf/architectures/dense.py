@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import granite_fields, layer_types, rms_epsilon, window_field
+from octavo_engine.model.gguf.config_fields import granite_with_rope, layer_types, rms_epsilon, window_field
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.rope import rope_parameters
 from octavo_engine.model.gguf.spec_changes import llama_names
@@ -112,7 +112,8 @@ def _command_r_fields(header: Header) -> dict[str, Any]:
 def _cohere2_fields(header: Header) -> dict[str, Any]:
     """Return the fields of Command R7B and later ones."""
     window = header.integer("attention.sliding_window")
-    return {"logit_scale": header.number("logit_scale"), "sliding_window": window, "attention_bias": False}
+    scale = header.number("logit_scale")
+    return {"logit_scale": scale, "sliding_window": window, **layer_types(header, 4), "attention_bias": False}
 
 
 def _deci_fields(header: Header) -> dict[str, Any]:
@@ -140,7 +141,7 @@ DENSE = (
     GGUFArchitecture(name="qwen2", model_class="Qwen2ForCausalLM"),
     GGUFArchitecture(name="qwen3", model_class="Qwen3ForCausalLM"),
     GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=_phi3_fields),
-    GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=granite_fields, interleaves_rope=True),
+    GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=granite_with_rope, interleaves_rope=True),
     GGUFArchitecture(name="olmo", model_class="OlmoForCausalLM", read=_olmo_fields, interleaves_rope=True),
     GGUFArchitecture(
         name="olmo2", model_class="Olmo2ForCausalLM", other_classes=("Olmo3ForCausalLM",), read=_olmo2_fields

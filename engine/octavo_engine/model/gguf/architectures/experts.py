@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields, router_fields, router_scores
+from octavo_engine.model.gguf.config_fields import (
+    experts_fields,
+    granite_with_rope,
+    layer_types,
+    router_fields,
+    router_scores,
+)
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.spec_changes import numbered_experts, of_gpt_oss
 
@@ -29,7 +35,7 @@ def _qwen3_moe_fields(header: Header) -> dict[str, Any]:
 def _granite_moe_fields(header: Header) -> dict[str, Any]:
     """Return the fields of Granite's mixtures of experts."""
     shared = header.integer("expert_shared_feed_forward_length", 0, default=0)
-    return {**granite_fields(header), **experts_fields(header), "shared_intermediate_size": shared}
+    return {**granite_with_rope(header), **experts_fields(header), "shared_intermediate_size": shared}
 
 
 def _deepseek_fields(header: Header) -> dict[str, Any]:
@@ -100,7 +106,8 @@ def _gpt_oss_fields(header: Header) -> dict[str, Any]:
     """Return gpt-oss's fields."""
     width = header.integer("expert_feed_forward_length")
     window = header.integer("attention.sliding_window")
-    return {**experts_fields(header), "intermediate_size": width, "sliding_window": window}
+    sizes = {"intermediate_size": width, "sliding_window": window}
+    return {**experts_fields(header), **sizes, **layer_types(header, 2)}
 
 
 _MAVERICKS_EXPERTS = 128

@@ -8,10 +8,12 @@ from typing import Any
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.config_fields import layer_types, window_field
 from octavo_engine.model.gguf.header import Header
-from octavo_engine.model.gguf.rope import rope_factors
+from octavo_engine.model.gguf.rope import rope_factors, rope_parameters
 from octavo_engine.model.gguf.spec_changes import norms_as_stored
 
 _SOFTCAP = {"final_logit_softcapping": "final_logit_softcapping"}
+_LAYERS_WITH_KV = 20
+"""The layers of Gemma 3n with keys and values of their own, in both published sizes."""
 _NOT_ROTATED = 1e29
 """From this divisor on, a pair of Gemma 4 does not rotate; llama.cpp's converter writes 1e30."""
 
@@ -28,15 +30,12 @@ def _gemma2_fields(header: Header) -> dict[str, Any]:
     """Return Gemma 2's fields."""
     caps = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
     window = {"sliding_window": header.integer("attention.sliding_window", default=4096)}
-    return {**_score_scale(header, 46), **window, **header.given(caps)}
+    return {**_score_scale(header, 46), **window, **layer_types(header, 2), **header.given(caps)}
 
 
 def _two_ropes(header: Header) -> dict[str, Any]:
     """Return the RoPE of layers that see all tokens, and of those with a window, and the window itself."""
-    scaling, factor = header.rope_scaling()
-    full: dict[str, Any] = {"rope_theta": header.number("rope.freq_base", default=10000.0), "rope_type": "default"}
-    if scaling == "linear":
-        full |= {"rope_type": scaling, "factor": factor}
+    full = {"rope_type": "default", **rope_parameters(header)}
     local = {"rope_theta": header.number("rope.freq_base_swa", default=10000.0), "rope_type": "default"}
     return {**window_field(header), "rope_parameters": {"full_attention": full, "sliding_attention": local}}
 
@@ -44,8 +43,7 @@ def _two_ropes(header: Header) -> dict[str, Any]:
 def _gemma3_fields(header: Header) -> dict[str, Any]:
     """Return Gemma 3's fields."""
     fields = {**_score_scale(header, 62), **_two_ropes(header), **header.given(_SOFTCAP)}
-    pattern = header.integer("attention.sliding_window_pattern", default=6) if fields["sliding_window"] else 1
-    return {**fields, "sliding_window_pattern": pattern}
+    return {**fields, **(layer_types(header, 6) if fields["sliding_window"] else {"sliding_window_pattern": 1})}
 
 
 def _per_layer_input(header: Header) -> dict[str, Any]:
@@ -68,7 +66,9 @@ def _gemma3n_fields(header: Header) -> dict[str, Any]:
         **header.given(_SOFTCAP),
         "intermediate_size": list(header.each_layer("feed_forward_length", 0)),
         "activation_sparsity_pattern": [NormalDist().cdf(scale) for scale in scales],  # -inf where all gates count
-        "num_kv_shared_layers": header.integer("attention.shared_kv_layers", 0, default=15),
+        "num_kv_shared_layers": header.integer(
+            "attention.shared_kv_layers", 0, default=max(0, header.num_layers - _LAYERS_WITH_KV)
+        ),
         "altup_num_inputs": header.integer("altup.num_inputs"),
         "altup_active_idx": header.integer("altup.active_idx", 0),
         "laurel_rank": 0 if laurel is None else laurel.shape[0],

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.config_fields import router_fields
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.rope import rope_parameters
 
-_GROUPS = {(60, 160): (8, 3), (61, 256): (8, 4)}
-"""The groups of experts, and those kept, by layers and experts: of DeepSeek V2 and V3, whose old files do not state
-them."""
+_GROUPS = {(60, 160): (8, 3), (61, 256): (8, 4), (27, 64): (1, 1), (61, 384): (1, 1)}
+"""The groups of experts, and those kept, by layers and experts, in files of before October 2025, which do not state
+them: of DeepSeek V2, V3, V2 Lite (and Moonlight), and Kimi K2."""
 _GLM_LAYERS, _GLM_VOCABULARY = (47, 48), 154880
 """GLM-4.7-Flash's sizes: its first files do not state that scores are sigmoids."""
 
@@ -51,8 +52,13 @@ def _deepseek2_fields(header: Header) -> dict[str, Any]:
         scores = ("sigmoid",)
     fields = {**latent_fields(header), **router_fields(header, *scores)}
     if not header.has("expert_group_count"):
-        old = _GROUPS.get((layers, fields["n_routed_experts"]), (1, 1))
-        fields |= {"n_group": old[0], "topk_group": old[1]}
+        sizes = layers, fields["n_routed_experts"]
+        if sizes not in _GROUPS:
+            raise ModelLoadError(
+                f"{header.fields.origin}: {header.key('expert_group_count')} is missing, and no published model with "
+                f"{sizes[0]} layers and {sizes[1]} experts tells it; convert the model again with a current llama.cpp"
+            )
+        fields |= dict(zip(("n_group", "topk_group"), _GROUPS[sizes], strict=True))
     if fields["scoring_func"] == "sigmoid":
         return fields
     if fields["norm_topk_prob"]:

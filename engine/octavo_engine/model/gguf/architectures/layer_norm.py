@@ -15,7 +15,7 @@ _ALIBI_BIAS = 8
 
 def _stablelm_fields(header: Header) -> dict[str, Any]:
     """Return StableLM's fields."""
-    parallel = header.fields.boolean(header.key("use_parallel_residual"), True)
+    parallel = not header.stored("ffn_norm.weight")  # the converter writes that it is where config.json says nothing
     biased, normed = header.stored("attn_q.bias"), header.stored("attn_q_norm.weight")
     return {"use_parallel_residual": parallel, "use_qkv_bias": biased, "qk_layernorm": normed}
 
