@@ -333,9 +333,19 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     clear_notice(page)
     page.get_by_role("button", name="Use this key").click()
     expect(page.get_by_role("status")).not_to_be_empty()
-    page.get_by_label("API key").fill("sk-secret")
-    page.get_by_role("button", name="Use this key").click()
+    late: list[Route] = []
+    page.route(
+        "**/v1/models",
+        lambda route: late.append(route) if "sk-late" in str(route.request.headers) else route.continue_(),
+    )
+    for key in ("sk-late", "sk-secret"):
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Use this key").click()
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    with page.expect_response("**/v1/models") as refused:
+        late[0].continue_()
+    refused.value.finished()
+    page.evaluate("new Promise(done => setTimeout(done, 50))")  # the page has read the older key's refusal
     expect(page.get_by_label("API key")).to_be_hidden()
     assert "sk-secret" not in page.evaluate("JSON.stringify(localStorage)")
     other = opened(context, server.url)

@@ -18,6 +18,7 @@ const buttons = {
   again: get<HTMLButtonElement>("again"),
 };
 const session = restore();
+let listing = 0; // the newest call of listModels
 const both = [new Column("A", session.columns[0], listAgain), new Column("B", session.columns[1], listAgain)] as const;
 
 const shown = (): Column[] => (compare.checked ? [...both] : [both[0]]);
@@ -87,13 +88,16 @@ function refreshLoad(): void {
 }
 
 async function listModels(): Promise<void> {
+  const call = ++listing;
   try {
     const there = await models();
+    if (call !== listing) return; // a newer call has asked since, perhaps with another key
     for (const column of both) column.listModels(there);
     showDefaults(there[0]?.default_sampling_params ?? {});
     get("key-form").hidden = true;
     say("");
   } catch (error) {
+    if (call !== listing) return;
     explain(error);
     const wrongKey = error instanceof Refusal && error.status === 401;
     if (!wrongKey) setTimeout(() => void listModels(), RETRY_MS); // it is loading, or it restarts
