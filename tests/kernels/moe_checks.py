@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from octavo_engine.kernels import moe
 from octavo_engine.kernels.coded_numbers import dequantize
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.experts import ExpertCodes, Experts
 from octavo_engine.kernels.lora import LoraWeights
 from octavo_engine.kernels.moe import (
+    SOME_ROWS,
+    RoutedRows,
     mixture_of_experts,
     moe_down_kernel,
     moe_gate_up_kernel,
@@ -207,6 +211,16 @@ def _the_faster_is_one_of_them(device: torch.device) -> None:
         assert chosen is torch_mixture_of_experts
 
 
+def _with_less_shared_memory(device: torch.device) -> None:
+    """Prompts have the tiles of fewer rows where large ones do not fit: of 72 KiB at most (the builds `mixed`)."""
+    case = Case(150, 64, 32, 2, 1)
+    assert tiles_for(case.tokens * case.top_k, case.experts) != tiles_for(SOME_ROWS * case.experts, case.experts)
+    with patch.object(moe, "_has_large_tiles", lambda _: False):
+        x, experts, chosen, weights = _routed(device, torch.float32, case)
+        assert RoutedRows(x, experts, chosen, weights).groups.tile_rows == SOME_ROWS
+        _compare(mixture_of_experts, device, torch.float32, case)
+
+
 def _the_same_again(device: torch.device) -> None:
     """Deterministic, and independent of rows that the router sent nowhere."""
     x, experts, chosen, weights = _routed(device, half_precision(device), Case(9, 64, 32, 4, 2))
@@ -288,6 +302,7 @@ CHECKS = [
     Check("not_a_number_stays_so", _not_a_number_stays_so),
     Check("the_faster_is_one_of_them", _the_faster_is_one_of_them),
     Check("the_same_again", _the_same_again),
+    Check("less_shared_memory", _with_less_shared_memory),
     Check("with_adapters", partial(_with_adapters, Case(11, 96, 80, 4, 2))),
     Check("gpt_oss_with_adapters", partial(_with_adapters, Case(20, 64, 48, 3, 2, gpt_oss=True))),
     Check("half_precision_with_adapters", partial(_with_adapters, Case(20, 64, 48, 4, 2), exact=False)),
