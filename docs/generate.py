@@ -12,10 +12,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo_engine.commands.models import COLUMNS, table
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.config.setting import default_of, flag_name, settings_of
 from octavo_engine.engine.client import EngineState
-from octavo_engine.list_models import COLUMNS, table
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.supported_models import supported_models
 from octavo_engine.server.telemetry.metrics import Metrics

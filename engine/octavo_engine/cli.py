@@ -15,16 +15,16 @@ from octavo_client.api import KEY_VARIABLE
 from octavo_client.argument_types import whole_number_within
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
+from octavo_engine.commands.help_examples import EXAMPLES, FIRST_STEPS
+from octavo_engine.commands.written_output import with_written_output
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.config.setting import default_of, flag_name, settings_of
 from octavo_engine.config.sources import read_engine_config, read_server_config, unknown_variables
 from octavo_engine.errors import ConfigurationError, OctavoError
-from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
 from octavo_engine.imports import lasting_imports
 from octavo_engine.openmp import sleep_soon
 from octavo_engine.signals import ended_at_once, ended_quietly
 from octavo_engine.sizes import format_size
-from octavo_engine.written_output import with_written_output
 
 _MODEL_HELP = (
     "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
@@ -212,37 +212,37 @@ def _generate(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"--input {args.input} cannot be read: {error.strerror}") from None
     sleep_soon(os.environ)
     with ended_at_once(f"{args.output}: interrupted; the same command goes on with the prompts that lack an answer"):
-        from octavo_engine.generate import run
+        from octavo_engine.commands.generate import run
 
         return run(read_engine_config(args, os.environ), args.input, args.output)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from octavo_engine.estimate_memory import run
+    from octavo_engine.commands.plan import run
 
     return run(args, os.environ)
 
 
 def _models(args: argparse.Namespace) -> int:
-    from octavo_engine.list_models import run
+    from octavo_engine.commands.models import run
 
     return run(as_json=args.json)
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from octavo_engine.doctor import run
+    from octavo_engine.commands.doctor import run
 
     return run(args.port, args.json)
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from octavo_engine.pull import run
+    from octavo_engine.commands.pull import run
 
     return run(args, os.environ)
 
 
 def _adapters(args: argparse.Namespace) -> int:
-    from octavo_engine.fetch_adapters import run
+    from octavo_engine.commands.adapters import run
 
     return run(args)
 

@@ -20,10 +20,10 @@ import pytest
 
 from octavo_engine import cli
 from octavo_engine import program as engine_program
-from octavo_engine.help_examples import EXAMPLES
+from octavo_engine.commands.help_examples import EXAMPLES
+from octavo_engine.commands.written_output import with_written_output
 from octavo_engine.imports import lasting_imports
 from octavo_engine.signals import ended_at_once
-from octavo_engine.written_output import with_written_output
 from octavo_operator import cli as operator_cli
 from octavo_operator import program as operator_program
 
@@ -212,7 +212,7 @@ def test_a_variable_that_is_not_a_setting_is_warned_of_but_not_those_of_a_servic
 
 
 def test_generate_looks_at_its_input_before_it_imports_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "octavo_engine.generate", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "octavo_engine.commands.generate", None)  # an import of it fails
     assert cli.main(["generate", "m", "--input", "/none", "--output", "x"]) == 2
 
 
@@ -240,7 +240,7 @@ def test_a_signal_that_is_ignored_ends_no_long_command(monkeypatch: pytest.Monke
 
 def test_generate_leaves_a_pipe_to_the_reader_of_its_prompts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setitem(sys.modules, "octavo_engine.generate", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "octavo_engine.commands.generate", None)  # an import of it fails
     with pytest.raises(ImportError):
         cli.main(["generate", "m", "--input", str(tmp_path / "pipe"), "--output", "x"])
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from octavo_engine import doctor
 from octavo_engine.cli import main
+from octavo_engine.commands import doctor
 from octavo_engine.kernels.cpu import build
 from octavo_engine.runner import cores, device_memory
 

@@ -23,12 +23,12 @@ import pytest
 from checkpoints import reference_model, save
 from fake_hub import PATIENT, SIGNATURE, fake_hub
 from huggingface_hub.utils import filter_repo_objects
-from test_estimate_memory import LLAMA_70B
+from test_plan_command import LLAMA_70B
 
 from octavo_engine.cli import main
+from octavo_engine.commands.pull_progress import Progress, progress_port
 from octavo_engine.model.downloads.download import DownloadProgress, without_queries
 from octavo_engine.model.downloads.hub import IGNORED, SMALL, WEIGHTS
-from octavo_engine.pull_progress import Progress, progress_port
 from tests.free_port import free_port
 from tests.loopback import loopbacks
 
@@ -193,7 +193,7 @@ def test_what_is_not_known_yet_is_not_reported_in_bytes() -> None:
 def test_a_probe_that_gives_up_leaves_no_trace_in_the_log(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("octavo_engine.pull_progress.health", lambda _: {"padding": "x" * (16 << 20)})
+    monkeypatch.setattr("octavo_engine.commands.pull_progress.health", lambda _: {"padding": "x" * (16 << 20)})
     ended = threading.Event()
     monkeypatch.setattr(ThreadingHTTPServer, "shutdown_request", lambda *_: ended.set())
     with progress_port(Progress(MODEL), 0) as port, socket.create_connection(("127.0.0.1", port)) as probe:

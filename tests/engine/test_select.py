@@ -16,7 +16,6 @@ from paging import make_batch, plain_attention, poisoned_cache, projection, unro
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from octavo_engine import pull
 from octavo_engine.attention import autotune, cross_check, select
 from octavo_engine.attention import varlen as varlen_module
 from octavo_engine.attention.autotune import LIMIT, TRIALS, Trial, attention_work, choose, step_of
@@ -25,6 +24,7 @@ from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
+from octavo_engine.commands import pull
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import sizing
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from octavo_engine.cli import build_parser
-from octavo_engine.fetch_adapters import WantedList
+from octavo_engine.commands.adapters import WantedList
 from octavo_engine.server.adapter_file import AdapterEntry, _Adapter
 from octavo_operator.api.names import ADAPTERS_ANNOTATION
 from octavo_operator.api.resource import LLMService, parse

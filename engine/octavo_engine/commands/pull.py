@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from octavo_engine.commands.pull_progress import Progress, progress_lines, progress_port
 from octavo_engine.config import EngineConfig
 from octavo_engine.config.setting import Setting
 from octavo_engine.config.sources import read_engine_config
@@ -22,7 +23,6 @@ from octavo_engine.errors import AdapterNotFoundError, ConfigurationError, Model
 from octavo_engine.model.downloads.download import DownloadProgress, Report
 from octavo_engine.model.lora.peft_config import CONFIG_FILE
 from octavo_engine.model.source import ModelFiles, pull_model, resolve_adapter
-from octavo_engine.pull_progress import Progress, progress_lines, progress_port
 from octavo_engine.signals import ended_at_once
 from octavo_engine.sizes import format_size
 

@@ -17,10 +17,10 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
+from octavo_engine.commands.percent_bar import percent_bar
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
-from octavo_engine.percent_bar import percent_bar
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner.plan_codec import sampling_params
 from octavo_engine.sampling_params import SamplingParams

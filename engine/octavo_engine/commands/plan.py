@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from octavo_engine.commands.percent_bar import percent_bar
 from octavo_engine.config import EngineConfig
 from octavo_engine.config.setting import Setting
 from octavo_engine.config.sources import read_engine_config
@@ -17,7 +18,6 @@ from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_est
 from octavo_engine.engine.sizing import memory_limits, memory_need, size_engine
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.device_memory import DeviceMemory
 from octavo_engine.runner.memory import plan_memory
 from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan

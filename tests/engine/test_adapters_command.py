@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.cli import main
-from octavo_engine.fetch_adapters import Fetcher, Running, Wanted, pull_process
+from octavo_engine.commands.adapters import Fetcher, Running, Wanted, pull_process
 
 
 class Pretended(Running):

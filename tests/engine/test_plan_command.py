@@ -12,8 +12,8 @@ import pytest
 from checkpoints import reference_model, save
 from fake_hub import PATIENT, fake_hub
 
-from octavo_engine import estimate_memory
 from octavo_engine.cli import main
+from octavo_engine.commands import plan
 from octavo_engine.model.layers.operations import choose_compute
 from octavo_engine.sizes import parse_size
 
@@ -219,9 +219,7 @@ def test_sampling_is_planned_for_the_few_rows_that_are_sampled_together(llama_70
 def test_layers_are_looked_at_once_for_each_number_of_gpus(tmp_path, capsys, monkeypatch):
     """A model of thousands of layers was planned anew for each of ten GPUs, which took most of a minute."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
-    counted, need = [], estimate_memory.memory_need
-    monkeypatch.setattr(
-        estimate_memory, "memory_need", lambda resolved, config: counted.append(config) or need(resolved, config)
-    )
+    counted, need = [], plan.memory_need
+    monkeypatch.setattr(plan, "memory_need", lambda resolved, config: counted.append(config) or need(resolved, config))
     assert main(["plan", str(tmp_path)]) == 0
     assert sorted(config.tensor_parallel_size for config in counted) == [1, 2, 4, 8]
