@@ -438,6 +438,14 @@ def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     assert half.layers[0].mixer.rope == RopeSpec(10000.0, rotary_dim=16), "a quarter of 64"
 
 
+def test_queries_of_low_rank_in_ling_3_have_its_own_names(tmp_path: Path) -> None:
+    """transformers computes them from 5.24 on; before, `q_lora_rank` had no effect."""
+    spec = spec_of(tmp_path, "BailingHybridForCausalLM", **FOUR, layer_group_size=4, q_lora_rank=16)
+    names = {tensor.name for tensor in make_blueprint(spec, torch.bfloat16, Shard()).tensors()}
+    parts = ("q_a_proj.weight", "q_a_layernorm.weight", "q_b_proj.weight")
+    assert names >= {f"model.layers.3.attention.{part}" for part in parts}
+
+
 def test_classes_that_only_published_files_name(tmp_path: Path) -> None:
     """For these transformers finds its own class by `model_type`."""
     sizes = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}

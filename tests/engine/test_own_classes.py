@@ -1,5 +1,8 @@
-"""Families whose class is not in transformers, but in the repositories of their models: the logits of a class of
-transformers with the same mathematics, whose fields and tensors are renamed as the published files have them."""
+"""Families whose class is not in transformers, but in the repositories of their models or in a later version.
+
+The logits are those of a class with the same mathematics, whose fields and tensors are renamed as published files have
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,8 @@ class Own:
     """Makes one tensor of query, key and value."""
     prepare: Callable[[Any], None] = lambda model: None
     """Changes the model of transformers."""
+    added: Callable[[Tensors], Tensors] = lambda tensors: {}
+    """Makes tensors, from those of published files, that take their place or stand beside them."""
 
 
 def in_groups(parts: list[Tensor]) -> Tensor:
@@ -65,10 +70,23 @@ def with_half_shared(model: Any) -> None:
             parameter.data.zero_()
 
 
+def with_image_rows(tensors: Tensors) -> Tensors:
+    """The embedding, followed by rows for pieces of images."""
+    return {name: torch.cat((each, torch.randn(9, 64))) for name, each in tensors.items() if "embed_tokens" in name}
+
+
+def with_images(tensors: Tensors) -> Tensors:
+    """The embedding with such rows, and a tensor of the model that makes the pieces."""
+    return {**with_image_rows(tensors), "model.vision_tokenizer.scale": torch.ones(4)}
+
+
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3_OF_64 = {**LLAMA3, "original_max_position_embeddings": 64}
+APERTUS_ROPE = {**LLAMA3, "original_max_position_embeddings": 8192}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+LATENTS = {"kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 0.7}
 LING = (
     (".self_attn.o_proj.", ".attention.dense."),
     (".self_attn.", ".attention."),
@@ -183,10 +201,66 @@ OWN = {
         ((".self_attn.qkv.", ".attention.query_key_value."), *LING),
         torch.cat,
     ),
+    "SarvamMoEForCausalLM": Own(
+        "Glm4Moe",
+        {**EXPERTS, "num_shared_experts": 1, "n_group": 4, "topk_group": 2, "use_qkv_bias": True, "rope_theta": 500.0},
+        {
+            **EXPERTS,
+            "num_experts": ...,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+        },
+        ((".self_attn.qkv.", ".attention.query_key_value."), *LING),
+        torch.cat,
+    ),
+    "SarvamMLAForCausalLM": Own(
+        "DeepseekV3",
+        {
+            **EXPERTS,
+            **LATENTS,
+            "num_shared_experts": 2,
+            "head_dim": 32,
+            "q_head_dim": 20,
+            "rope_scaling": {**YARN, "type": "deepseek_yarn"},
+            "rope_theta": 500.0,
+        },
+        {
+            **EXPERTS,
+            **LATENTS,
+            **dict.fromkeys(("num_experts", "head_dim"), ...),
+            "q_lora_rank": None,
+            "n_routed_experts": 8,
+            "n_shared_experts": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "num_key_value_heads": 8,
+            "rope_parameters": {**YARN, "rope_type": "yarn", "rope_theta": 500.0},
+        },
+    ),
     "InternLMForCausalLM": Own(
         "Llama",
         {"num_key_value_heads": ..., "bias": True, "rotary": {"base": 5e4, "type": "dynamic"}},
         {"num_key_value_heads": 8, "attention_bias": True, "rope_theta": 5e4},
+    ),
+    "Apertus1p5TextForCausalLM": Own(
+        "Apertus",
+        {"vocab_size": 140, "output_vocab_size": 131, "rope_theta": 500.0, "rope_scaling": LLAMA3_OF_64},
+        {"rope_parameters": {**LLAMA3_OF_64, "rope_theta": 500.0}},
+        added=with_image_rows,
+    ),
+    "Apertus1p5ForConditionalGeneration": Own(
+        "Apertus",
+        {"text_config": {**SIZES, **HEADS, "vocab_size": 140, "output_vocab_size": 131, "rope_theta": 500.0}},
+        {"rope_parameters": {**APERTUS_ROPE, "rope_theta": 500.0}},
+        (("model.", "model.language_model."),),
+        added=with_images,
     ),
     "PanguEmbeddedForCausalLM": Own("Llama", {"bias": True}, {"attention_bias": True}),
     "StableLMEpochForCausalLM": Own(
@@ -337,7 +411,7 @@ def published(tensors: Tensors, own: Own) -> Tensors:
         for there, here in own.names:
             name = name.replace(there, here)  # noqa: PLW2901
         renamed[name] = tensor.contiguous()
-    return renamed
+    return {**renamed, **own.added(renamed)}
 
 
 def pair(architecture: str, folder: Path) -> tuple[Any, ModelFiles]:
@@ -408,6 +482,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a third kind of layers": ("MiniMaxM1ForCausalLM", {"attn_type_list": [0, 2, 1]}, "attn_type_list"),
     "two of three layers": ("DeciLMForCausalLM", {"block_configs": BLOCKS[:2]}, "does not name 3 layers"),
     "Deci 7B": ("DeciLMForCausalLM", {"block_configs": None}, "block_configs"),
+    "a head of some rows of the embedding": (
+        "Apertus1p5TextForCausalLM",
+        {"tie_word_embeddings": True},
+        "output_vocab_size 131 is not vocab_size 140",
+    ),
     "a linear": (
         "DeciLMForCausalLM",
         {"block_configs": [{"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}}] * 3},

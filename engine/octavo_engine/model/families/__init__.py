@@ -2,13 +2,13 @@
 
 from octavo_engine.model.families.afmoe import AFMOE
 from octavo_engine.model.families.albert import ALBERT_FAMILIES
-from octavo_engine.model.families.apertus import APERTUS
+from octavo_engine.model.families.apertus import APERTUS, APERTUS1P5
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
 from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.axk2 import AXK2
 from octavo_engine.model.families.bailing import BAILING_HYBRID
-from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2
+from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2, SARVAM_MOE
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bart_families import BART_DECODERS
 from octavo_engine.model.families.bert import BERT_FAMILIES
@@ -25,7 +25,7 @@ from octavo_engine.model.families.cosmos3 import COSMOS3_EDGE, COSMOS3_OMNI
 from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
-from octavo_engine.model.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE
+from octavo_engine.model.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE, SARVAM_MLA
 from octavo_engine.model.families.deepseek_ocr import DEEPSEEK_OCR2
 from octavo_engine.model.families.deepseek_v1 import DEEPSEEK
 from octavo_engine.model.families.deepseek_v2 import DEEPSEEK_V2
@@ -168,6 +168,7 @@ _ALL = (
     STABLELM_EPOCH,
     GEMMA2,
     APERTUS,
+    APERTUS1P5,
     ARCEE,
     JAIS2,
     NEMOTRON,
@@ -226,6 +227,7 @@ _ALL = (
     GRANITE_MOE_SWA,
     BAILING_MOE,
     BAILING_MOE_V2,
+    SARVAM_MOE,
     DOTS1,
     GLM4_MOE,
     SOLAR_OPEN,
@@ -303,6 +305,7 @@ _ALL = (
     DEEPSEEK,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    SARVAM_MLA,
     DEEPSEEK_OCR2,
     GLM4_MOE_LITE,
     MISTRAL4,

@@ -1,9 +1,12 @@
 """Apertus of the Swiss AI Initiative (arXiv 2509.14233): Llama with QK norm, and a feed-forward without a gate.
 
-The activation of the feed-forward is xIELU, whose parameters each layer has learnt.
+The activation of the feed-forward is xIELU, whose parameters each layer has learnt. Apertus 1.5 also has embeddings of
+pieces of images and sound, for which its head may have no rows.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
@@ -28,6 +31,17 @@ def _read(fields: Fields) -> ModelSpec:
     return reading.model(fields, APERTUS.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)
 
 
+def _read_1p5(fields: Fields) -> ModelSpec:
+    spec, of_head = replace(_read(fields), architecture=APERTUS1P5.architecture), "output_vocab_size"
+    kept = fields.integer(of_head, 1, spec.vocab_size, default=spec.vocab_size)
+    if kept == spec.vocab_size:
+        return spec
+    if fields.boolean("tie_word_embeddings", False):
+        raise fields.wrong(of_head, kept, f"is not vocab_size {spec.vocab_size}, although the head is the embedding")
+    ends = tuple(token for token in spec.eos_token_ids if token < kept)
+    return replace(spec, vocab_size=kept, unread_embeddings=spec.vocab_size - kept, eos_token_ids=ends)
+
+
 APERTUS = Family(
     architecture="ApertusForCausalLM",
     model_type="apertus",
@@ -47,3 +61,5 @@ APERTUS = Family(
         "eos_token_id": 2,
     },
 )
+
+APERTUS1P5 = replace(APERTUS, architecture="Apertus1p5TextForCausalLM", model_type="apertus1p5_text", read=_read_1p5)

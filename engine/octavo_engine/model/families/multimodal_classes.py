@@ -8,6 +8,7 @@ from octavo_engine.model.families.multimodal_own_classes import OWN_CLASSES
 
 WRAPPERS: Mapping[str, str] = {
     **OWN_CLASSES,
+    "Apertus1p5ForConditionalGeneration": "Apertus1p5TextForCausalLM",
     "AriaForConditionalGeneration": "AriaTextForCausalLM",
     "AudioFlamingo3ForConditionalGeneration": "",
     "AyaVisionForConditionalGeneration": "",

@@ -60,5 +60,7 @@ OTHER_MODULES = (
     "sound_encoder",
     "sound_projection",
     "visual_tokenizer",
+    "vision_tokenizer",
+    "audio_tokenizer",
 )
 """The first parts of these modules' names."""
