@@ -12,8 +12,7 @@ from octavo_engine.commands.percent_bar import percent_bar
 from octavo_engine.config import EngineConfig
 from octavo_engine.config.setting import Setting
 from octavo_engine.config.sources import read_engine_config
-from octavo_engine.engine.plan_table import plan_rows
-from octavo_engine.engine.plan_text import table
+from octavo_engine.engine.memory_plan_rows import plan_rows
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
 from octavo_engine.engine.sizing import memory_limits, memory_need, size_engine
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
@@ -22,6 +21,7 @@ from octavo_engine.runner.device_memory import DeviceMemory
 from octavo_engine.runner.memory import plan_memory
 from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
 from octavo_engine.sizes import format_size
+from octavo_engine.text_table import table
 
 COMMON_GPUS = {
     "L4": 22.0,

@@ -22,8 +22,7 @@ from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.info import AdapterInfo, EngineInfo, ModelInfo
 from octavo_engine.engine.load_phases import overall
 from octavo_engine.engine.loop import EngineLoop
-from octavo_engine.engine.plan_table import plan_rows
-from octavo_engine.engine.plan_text import Rows
+from octavo_engine.engine.memory_plan_rows import plan_rows
 from octavo_engine.engine.pooled_info import classifier_info, embedding_info
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
@@ -45,6 +44,7 @@ from octavo_engine.sampling_defaults import SamplingDefaults
 from octavo_engine.speculative.ngram import NGramProposer
 from octavo_engine.structured.mask_provider import MaskProvider
 from octavo_engine.text.tokenizer import load_tokenizer
+from octavo_engine.text_table import Rows
 
 log = logging.getLogger(__name__)
 

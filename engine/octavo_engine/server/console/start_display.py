@@ -14,7 +14,7 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.load_phases import within
 from octavo_engine.engine.messages import Loading
-from octavo_engine.engine.plan_text import table
+from octavo_engine.text_table import table
 
 _DOING = {
     "starting": "reading the model's description",

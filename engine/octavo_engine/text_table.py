@@ -1,4 +1,4 @@
-"""Formats rows of a name and a value as lines; has no heavy imports, so that the HTTP process can use it too."""
+"""Tables of two columns, a name and a value, as lines of text."""
 
 from __future__ import annotations
 

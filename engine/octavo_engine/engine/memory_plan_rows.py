@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.plan_text import Rows
 from octavo_engine.engine.resolved_config import ResolvedConfig
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.memory_plan import MemoryPlan
 from octavo_engine.sizes import format_size
+from octavo_engine.text_table import Rows
 
 
 def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan, on: str) -> Rows:
