@@ -8,7 +8,7 @@ PYTHON ?= python3
 # Bytecode of first imports is always written to __pycache__: pods of the tests mount this folder read-only, and without
 # bytecode each start of an engine in them would take seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
-PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_engine.engine.startup, octavo_operator.reconcile.operator, octavo_operator.metrics_api.serve
+PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_engine.engine.startup.start_engine, octavo_operator.reconcile.operator, octavo_operator.metrics_api.serve
 
 .PHONY: help
 help: ## list the targets

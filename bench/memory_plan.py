@@ -160,7 +160,7 @@ class _Memory(threading.Thread):
 
 def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     """Run an engine; return the planned and the measured bytes of each item of the plan."""
-    from octavo_engine.engine import startup, worker_setup
+    from octavo_engine.engine.startup import start_engine, worker_setup
     from octavo_engine.llm import LLM
 
     model, settings = _SETTINGS[kind]
@@ -187,7 +187,7 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
 
         setattr(module, function, call)
 
-    counted(startup, "size_engine", lambda _: found.setdefault("base", memory.now()))
+    counted(start_engine, "size_engine", lambda _: found.setdefault("base", memory.now()))
     counted(worker_setup, "load_model")
     counted(worker_setup, "_make_slots")
     counted(worker_setup, "_allocate", _write_all)

@@ -19,7 +19,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
 from octavo_engine.core.step import StepOutputs
 from octavo_engine.engine.loop import EngineLoop
-from octavo_engine.engine.startup import start_engine
+from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.sampling_params import SamplingParams
 
 _FULL = 0.94

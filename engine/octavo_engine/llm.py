@@ -19,7 +19,7 @@ from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
-from octavo_engine.engine.startup import LoadProgress, start_engine
+from octavo_engine.engine.startup.start_engine import LoadProgress, start_engine
 from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.pooled_vectors import to_vector

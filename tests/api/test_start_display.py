@@ -18,9 +18,9 @@ import pytest
 from rich.console import Console
 
 from octavo_engine.engine.client import EngineState
-from octavo_engine.engine.load_phases import PHASES, overall, within
 from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.engine.scheduler_stats import SchedulerStats
+from octavo_engine.engine.startup.load_phases import PHASES, overall, within
 from octavo_engine.server.console import load_lines
 from octavo_engine.server.console.load_lines import Counts, LoadReading
 from octavo_engine.server.console.progress import show_loading

@@ -17,7 +17,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.triton import interpreted
-from octavo_engine.engine import worker_setup
+from octavo_engine.engine.startup import worker_setup
 from tests.kernels.interpreter import interpret_quickly
 
 PROMPTS = [[(7 * i) % 61 for i in range(71)], [5, 9, 2], [(5 * i) % 53 for i in range(17)]]

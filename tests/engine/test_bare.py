@@ -46,7 +46,7 @@ for name in elsewhere:
         continue
     raise AssertionError(f"{name} can be imported")
 from octavo_engine import LLM, SamplingParams
-import octavo_engine.engine.rank  # the process of another rank
+import octavo_engine.engine.startup.rank  # the process of another rank
 import octavo_engine.attention, octavo_engine.core, octavo_engine.kernels
 import octavo_engine.model, octavo_engine.runner, octavo_engine.text
 below = ("attention", "core", "kernels", "model", "runner", "text")

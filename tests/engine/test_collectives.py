@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine import worker_setup
+from octavo_engine.engine.startup import worker_setup
 from octavo_engine.model import collectives
 from octavo_engine.model.collectives import Collectives, SymmetricSums, small_sums
 from octavo_engine.model.shard import Shard

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from test_cpu_kernels import needs_kernels
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.resolved_config import make_blueprint
-from octavo_engine.engine.sizing import size_engine
+from octavo_engine.engine.startup.resolved_config import make_blueprint
+from octavo_engine.engine.startup.sizing import size_engine
 from octavo_engine.kernels.cpu import build
 from octavo_engine.kernels.cpu import features as features_module
 from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features

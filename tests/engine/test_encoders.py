@@ -19,8 +19,8 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention import bidirectional
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.engine.resolved_config import resolve_config
-from octavo_engine.engine.sizing import size_engine
+from octavo_engine.engine.startup.resolved_config import resolve_config
+from octavo_engine.engine.startup.sizing import size_engine
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.footprint import weight_bytes

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from octavo_engine.cli import main
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.startup import start_engine
+from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.errors import DoesNotFitError, ModelLoadError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer

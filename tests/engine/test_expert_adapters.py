@@ -18,8 +18,8 @@ from torch import Tensor
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.resolved_config import make_blueprint, resolve_for_estimate
-from octavo_engine.engine.sizing import memory_need
+from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve_for_estimate
+from octavo_engine.engine.startup.sizing import memory_need
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.adapters.lora import slot_rank

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 
 from octavo_engine import LLM, SamplingParams
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint, safetensors_file
 from octavo_engine.model.alignment import check_alignment

@@ -13,7 +13,7 @@ from stepper import Sequence, Stepper
 from octavo_engine.attention.backend import AttentionTask
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
-from octavo_engine.engine.resolved_config import attention_task
+from octavo_engine.engine.startup.resolved_config import attention_task
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint

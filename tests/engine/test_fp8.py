@@ -24,8 +24,8 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
-from octavo_engine.engine.sizing import memory_need
+from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
+from octavo_engine.engine.startup.sizing import memory_need
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint import Span, unsharded

@@ -18,7 +18,7 @@ from test_cpu_kernels import kernels, needs_kernels  # noqa: F401
 from test_fp8 import linears
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
+from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.library import CPUKernels
 from octavo_engine.model import footprint, gguf_blocks

@@ -20,7 +20,7 @@ from test_decoder import assert_same, load, quiet, random_tokens, reference_logi
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
-from octavo_engine.engine.resolved_config import attention_task, make_blueprint
+from octavo_engine.engine.startup.resolved_config import attention_task, make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe_autotune import torch_mixture_of_experts

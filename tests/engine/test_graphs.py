@@ -24,11 +24,11 @@ from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
-from octavo_engine.engine import first_steps, resolved_config, worker_setup
-from octavo_engine.engine.resolved_config import ResolvedConfig, attention_task, make_blueprint
-from octavo_engine.engine.sizing import Sizing, memory_need
-from octavo_engine.engine.startup import config_of_ranks
-from octavo_engine.engine.worker_setup import WorkerSetup
+from octavo_engine.engine.startup import resolved_config, warm_up, worker_setup
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig, attention_task, make_blueprint
+from octavo_engine.engine.startup.sizing import Sizing, memory_need
+from octavo_engine.engine.startup.start_engine import config_of_ranks
+from octavo_engine.engine.startup.worker_setup import WorkerSetup
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
@@ -254,7 +254,7 @@ def test_graphs_of_mixed_steps_are_dropped_if_their_logits_are_others(
     setup = setup_of(model[1], "cuda", StaticAttention(), plan)
     setup = replace(setup, config=replace(setup.config, cudagraph_mode="full"))
     assert setup.resolved.mixed_graphs(setup.config)
-    first_steps.check_mixed_graphs(worker, setup.config, setup.resolved, plan)
+    warm_up.check_mixed_graphs(worker, setup.config, setup.resolved, plan)
     assert len(graphs.mixed()) == (len(MIXED) if right else 0)
     assert ("these run eagerly" in caplog.text) == (not right)
     assert capture.replays == len(MIXED) - (not right)
@@ -532,8 +532,8 @@ def setup_of(
     return WorkerSetup(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
 
 
-def run_first_steps(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
-    first_steps.warm_up(worker, setup.config, setup.resolved, plan)
+def run_warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
+    warm_up.warm_up(worker, setup.config, setup.resolved, plan)
 
 
 def test_the_log_says_why_there_are_no_graphs_on_a_gpu(
@@ -576,7 +576,7 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     plans: list[StepPlan] = []
     worker = SimpleNamespace(execute=plans.append)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)
-    run_first_steps(worker, setup_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    run_warm_up(worker, setup_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     params = [new.sampling for plan in plans for new in plan.new_rows]
     ways = {(asked.temperature > 0 and asked.top_p < 1, bool(needs_of(asked) & PENALIZES)) for asked in params}
     assert ways == {(True, True), (True, False), (False, True), (False, False)}
@@ -593,7 +593,7 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
 def test_a_cpu_has_nothing_to_compile_and_computes_one_answer(model: tuple[Decoder, ModelSpec]) -> None:
     plans: list[StepPlan] = []
     worker, plan = SimpleNamespace(execute=plans.append), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 4096)
-    run_first_steps(worker, setup_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    run_warm_up(worker, setup_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     assert [(len(plan.chunks), plan.decode_starts) for plan in plans] == [(1, []), (0, [15])]
 
 

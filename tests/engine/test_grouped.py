@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from test_cpu_kernels import needs_kernels
 from test_fp8 import linears, load
 
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment

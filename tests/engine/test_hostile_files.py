@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.startup import start_engine
+from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer

@@ -22,7 +22,7 @@ from octavo_engine.cli import main
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.engine import resolved_config
+from octavo_engine.engine.startup import resolved_config
 from octavo_engine.errors import FORBIDDEN, ModelLoadError, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling

@@ -27,7 +27,7 @@ from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import Shutdown
 from octavo_engine.engine.scheduler_stats import SchedulerStats
-from octavo_engine.engine.startup import start_engine
+from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured.mask_provider import MaskRow, RowMasks

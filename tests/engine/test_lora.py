@@ -348,8 +348,8 @@ def test_a_layer_that_sees_only_sampled_tokens_has_no_adapter(case: str, layer: 
 
 def test_slots_are_in_the_memory_plan(base: Path) -> None:
     from octavo_engine.config import EngineConfig
-    from octavo_engine.engine.resolved_config import resolve_for_estimate
-    from octavo_engine.engine.sizing import memory_need
+    from octavo_engine.engine.startup.resolved_config import resolve_for_estimate
+    from octavo_engine.engine.startup.sizing import memory_need
     from octavo_engine.model.source import resolve_model
 
     def need(**settings: Any) -> int:

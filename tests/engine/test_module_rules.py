@@ -18,7 +18,7 @@ from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from test_fp8 import linears, load
 
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment

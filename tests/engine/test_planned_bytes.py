@@ -22,10 +22,10 @@ from test_quantized_experts import save_pair
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine import worker_setup
-from octavo_engine.engine.resolved_config import make_blueprint
-from octavo_engine.engine.sizing import size_engine
-from octavo_engine.engine.worker_setup import WorkerSetup
+from octavo_engine.engine.startup import worker_setup
+from octavo_engine.engine.startup.resolved_config import make_blueprint
+from octavo_engine.engine.startup.sizing import size_engine
+from octavo_engine.engine.startup.worker_setup import WorkerSetup
 from octavo_engine.model import footprint, gguf_blocks
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model

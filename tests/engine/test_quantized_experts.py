@@ -20,7 +20,7 @@ from test_cpu_kernels import needs_kernels
 from test_fp8 import linears, load
 from torch import Tensor
 
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.experts import ExpertCodes, Experts

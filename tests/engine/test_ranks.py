@@ -16,8 +16,8 @@ import pytest
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import StepPlan
-from octavo_engine.engine import startup
-from octavo_engine.engine.rank import MODULE, decode_memory_plan, encode_job
+from octavo_engine.engine.startup import start_engine
+from octavo_engine.engine.startup.rank import MODULE, decode_memory_plan, encode_job
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import executor, shm_queue
@@ -145,7 +145,7 @@ def test_a_device_that_waits_for_a_lost_rank_does_not_delay_the_error():
 @pytest.fixture
 def got(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return the file with what the rank was sent, after replacing real ranks by the poor one."""
-    monkeypatch.setattr(startup, "RANK_MODULE", "tests.engine.poor_rank")
+    monkeypatch.setattr(start_engine, "RANK_MODULE", "tests.engine.poor_rank")
     monkeypatch.setenv("POOR_RANK_GOT", str(tmp_path / "got"))
     return tmp_path / "got"
 
@@ -153,7 +153,7 @@ def got(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def start(model: Path, **settings: int | None) -> None:
     """Start an engine as far as it comes with a rank that computes nothing."""
     config = EngineConfig(model=str(model), device="cpu", tensor_parallel_size=2, **settings)
-    startup.start_engine(config, lambda *_: None)
+    start_engine.start_engine(config, lambda *_: None)
 
 
 def test_the_rank_with_the_least_memory_decides_for_all(tiny_model, got):

@@ -26,8 +26,8 @@ from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.commands import pull
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine import sizing
-from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
+from octavo_engine.engine.startup import sizing
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.model.source import resolve_model
 

@@ -14,7 +14,7 @@ from gguf_writer import write_gguf
 from peak_memory import peak_memory
 from rank_logits import group_logits, logits_of
 
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec

@@ -18,7 +18,7 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import FinishReason
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.engine.sizing import size_engine
+from octavo_engine.engine.startup.sizing import size_engine
 from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.llm import Completion
 from octavo_engine.model.source import resolve_model

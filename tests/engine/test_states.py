@@ -10,7 +10,7 @@ from checkpoints import SIZES
 from test_families import make_pair
 
 from octavo_engine import LLM, SamplingParams
-from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
+from octavo_engine.engine.startup.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.runner.device_memory import DeviceMemory
 from octavo_engine.runner.memory import CPU_KV_CACHE, plan_memory
 from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan

@@ -18,7 +18,7 @@ from test_loop import SETTINGS, ask
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, StepPlan
-from octavo_engine.engine.startup import start_engine
+from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.runner.out_of_memory import as_out_of_memory
 from octavo_engine.runner.step_parts import compute_in_parts
 from octavo_engine.sampling_params import SamplingParams

@@ -34,7 +34,7 @@ from tests.free_port import free_port
 from tests.processes import alive, command
 
 ENGINE = Path(sys.executable).parent / "octavo-engine"
-ENGINE_PROCESS, RANK_PROCESS = "octavo_engine.engine.process", "octavo_engine.engine.rank"
+ENGINE_PROCESS, RANK_PROCESS = "octavo_engine.engine.process", "octavo_engine.engine.startup.rank"
 PROMPTS = [[(29 * i + j * j) % 131 for j in range(20 + 5 * i)] for i in range(10)]
 TOKENS = 32
 SMALL = {"max_model_len": 480, "num_kv_blocks": 30, "max_num_seqs": 8, "max_num_batched_tokens": 64}

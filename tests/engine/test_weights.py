@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint, loader
 from octavo_engine.model.configuration import read_spec

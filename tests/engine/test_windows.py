@@ -25,8 +25,8 @@ from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.prefix_cache import extend_hashes
 from octavo_engine.core.request import Request, TokenLogprobs
 from octavo_engine.core.request_state import RequestState
-from octavo_engine.engine import resolved_config
-from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
+from octavo_engine.engine.startup import resolved_config
+from octavo_engine.engine.startup.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.llm import Completion
 from octavo_engine.model.configuration import read_spec

@@ -14,7 +14,7 @@ from checkpoints import SIZES, save_words
 from transformers import AutoModelForSequenceClassification
 
 from octavo_engine import LLM, SamplingParams
-from octavo_engine.engine.pooled_info import embedding_info
+from octavo_engine.engine.startup.pooled_info import embedding_info
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.pooling import PoolingConfig

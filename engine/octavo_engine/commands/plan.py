@@ -12,9 +12,9 @@ from octavo_engine.commands.percent_bar import percent_bar
 from octavo_engine.config import EngineConfig
 from octavo_engine.config.setting import Setting
 from octavo_engine.config.sources import read_engine_config
-from octavo_engine.engine.memory_plan_rows import plan_rows
-from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
-from octavo_engine.engine.sizing import memory_limits, memory_need, size_engine
+from octavo_engine.engine.startup.memory_plan_rows import plan_rows
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve_for_estimate
+from octavo_engine.engine.startup.sizing import memory_limits, memory_need, size_engine
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.device_memory import DeviceMemory

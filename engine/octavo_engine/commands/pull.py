@@ -86,7 +86,7 @@ def _adapter(config: EngineConfig, report: Report) -> Path:
 
 
 def _memory(config: EngineConfig, small: ModelFiles) -> MemoryInfo:
-    from octavo_engine.engine.sizing import size_engine  # imports torch, which only --check-memory needs
+    from octavo_engine.engine.startup.sizing import size_engine  # imports torch, which only --check-memory needs
 
     return size_engine(config, small, measure=False).memory_info()  # measuring compiles kernels: the engine does it
 

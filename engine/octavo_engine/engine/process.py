@@ -143,7 +143,7 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
 
 def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
     with lasting_imports():
-        from octavo_engine.engine.startup import start_engine
+        from octavo_engine.engine.startup.start_engine import start_engine
 
     last_sent = 0.0
     last_phase = ""

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.engine.load_phases import within
 from octavo_engine.engine.messages import Loading
+from octavo_engine.engine.startup.load_phases import within
 from octavo_engine.text_table import table
 
 _DOING = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.resolved_config import ResolvedConfig
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles

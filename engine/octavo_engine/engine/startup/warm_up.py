@@ -1,4 +1,4 @@
-"""The first steps of a worker: they compile kernels before a request comes, and check the graphs of mixed steps."""
+"""The warm-up of a worker: its first steps compile kernels before a request comes, and check graphs of mixed steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import cycle
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
-from octavo_engine.engine.resolved_config import ResolvedConfig
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.model.spec import ModelSpec, MoESpec
 from octavo_engine.runner.memory_plan import MemoryPlan

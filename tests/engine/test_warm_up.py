@@ -13,14 +13,14 @@ import torch
 from peak_memory import peak_memory
 from recorded import RecordedOperations
 from test_footprint import make_decoder
-from test_graphs import run_first_steps, setup_of
+from test_graphs import run_warm_up, setup_of
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.states import StateStep
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
-from octavo_engine.engine import worker_setup
-from octavo_engine.engine.resolved_config import attention_task
+from octavo_engine.engine.startup import worker_setup
+from octavo_engine.engine.startup.resolved_config import attention_task
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
@@ -162,7 +162,7 @@ def test_what_users_steps_launch_was_launched_first(
 ) -> None:
     worker, decoder = make_worker(kv_heads, scheme)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
-    run_first_steps(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    run_warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
     first = set(launched)
     launched.clear()
     for step in users_steps():
@@ -178,7 +178,7 @@ def test_mixers_have_launched_their_kernels_before_a_user_does(launched: list[La
     mixer, kernels = MIXERS[name]
     worker, decoder = make_worker(4, None, mixer=mixer)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
-    run_first_steps(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    run_warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
     first = set(launched)
     launched.clear()
     for step in users_steps():
@@ -225,7 +225,7 @@ def test_decodes_of_any_number_are_one_kernel_that_has_been_launched_first(launc
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 128, LENGTH)
     setup = setup_of(decoder.spec, "cuda", TritonAttention(), plan, enforce_eager=True, block_size=128)
     assert worker_setup._capture(setup) is None
-    run_first_steps(worker, setup, plan)
+    run_warm_up(worker, setup, plan)
     first = set(launched)
     launched.clear()
     for count in (1, 64, 128, 129, 200, 300):
@@ -239,7 +239,7 @@ def test_a_chunk_whose_prefix_is_cut_has_been_launched_first(launched: list[Laun
     """Its tiles are few, and each sees a long context: that is another variant than the one for whole prompts."""
     worker, decoder = make_worker(1, None)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
-    run_first_steps(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    run_warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
     first = set(launched)
     launched.clear()
     for start, size in ((900, 100), (0, 200)):
@@ -254,7 +254,7 @@ def test_experts_have_been_multiplied_in_every_tile_before_a_users_prompt(launch
     moe = MoESpec(num_experts=16, top_k=2, intermediate_size=64, router=RouterSpec())
     worker, decoder = make_worker(4, None, moe)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
-    run_first_steps(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    run_warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
     first = {launch.constants for launch in launched if launch.kernel == "moe_gate_up_kernel"}
     launched.clear()
     new = NewRow(0, "r", (0,) * 700, 700, SamplingParams(max_tokens=9, temperature=0.0))
@@ -277,7 +277,7 @@ def test_adapters_have_been_computed_before_a_users_prompt_has_one(
     worker, decoder = make_worker(4, None, moe, mixer, max_loras=2)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
     setup = setup_of(decoder.spec, "cuda", TritonAttention(), plan, enforce_eager=True, enable_lora=True)
-    run_first_steps(worker, setup, plan)
+    run_warm_up(worker, setup, plan)
     first = {(launch.kernel, *launch.constants) for launch in launched}
     launched.clear()
     worker.write_adapter(AdapterWrite(1, "users", "", (), first=True, last=True))

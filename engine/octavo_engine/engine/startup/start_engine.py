@@ -20,15 +20,15 @@ from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.info import AdapterInfo, EngineInfo, ModelInfo
-from octavo_engine.engine.load_phases import overall
 from octavo_engine.engine.loop import EngineLoop
-from octavo_engine.engine.memory_plan_rows import plan_rows
-from octavo_engine.engine.pooled_info import classifier_info, embedding_info
-from octavo_engine.engine.rank import MODULE as RANK_MODULE
-from octavo_engine.engine.rank import encode_job, encode_memory_plan
-from octavo_engine.engine.resolved_config import ResolvedConfig, long_context
-from octavo_engine.engine.sizing import Sizing, size_engine
-from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
+from octavo_engine.engine.startup.load_phases import overall
+from octavo_engine.engine.startup.memory_plan_rows import plan_rows
+from octavo_engine.engine.startup.pooled_info import classifier_info, embedding_info
+from octavo_engine.engine.startup.rank import MODULE as RANK_MODULE
+from octavo_engine.engine.startup.rank import encode_job, encode_memory_plan
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig, long_context
+from octavo_engine.engine.startup.sizing import Sizing, size_engine
+from octavo_engine.engine.startup.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.origin import commit_of, size_of

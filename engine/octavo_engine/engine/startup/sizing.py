@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import MemoryInfo
-from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets

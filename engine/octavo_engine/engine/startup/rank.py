@@ -17,8 +17,8 @@ from typing import Any
 
 from octavo_engine import logs
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.resolved_config import choose_device, resolve_config
-from octavo_engine.engine.worker_setup import WorkerSetup, set_up_worker
+from octavo_engine.engine.startup.resolved_config import choose_device, resolve_config
+from octavo_engine.engine.startup.worker_setup import WorkerSetup, set_up_worker
 from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.freed_memory import keep_returning_freed_memory
 from octavo_engine.model.lora.adapter import decode_write
@@ -32,7 +32,7 @@ from octavo_engine.runner.plan_codec import decode_plan
 from octavo_engine.runner.ranks import rendezvous_path, tie_to_parent
 from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
-MODULE = "octavo_engine.engine.rank"
+MODULE = "octavo_engine.engine.startup.rank"
 
 log = logging.getLogger("octavo.rank")
 

@@ -10,8 +10,8 @@ import torch
 
 from octavo_engine.capture import Capture, CUDAGraphs
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.first_steps import check_mixed_graphs, warm_up
-from octavo_engine.engine.resolved_config import ResolvedConfig, long_context
+from octavo_engine.engine.startup.resolved_config import ResolvedConfig, long_context
+from octavo_engine.engine.startup.warm_up import check_mixed_graphs, warm_up
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
