@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.core.step import NewRow, StepPlan
-from octavo_engine.runner.sampler import Sampled, sample
+from octavo_engine.runner.sampling.sampler import Sampled, sample
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.sampling_params import SamplingParams

@@ -6,7 +6,7 @@ import os
 import sys
 
 from octavo_engine.errors import DoesNotFitError
-from octavo_engine.runner.shm_queue import SharedMemoryQueue
+from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
 if __name__ == "__main__":
     rank, size, memory, *_ = map(int, sys.argv[1:])

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.runner.shm_queue import SharedMemoryQueue
+from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
 TOTAL, FREE = 1 << 30, 228 << 20
 

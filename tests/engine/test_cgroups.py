@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from octavo_engine.runner import cores, device_memory
+from octavo_engine.runner import cores
 from octavo_engine.runner.cgroups import cgroup_cores, cgroup_memory
+from octavo_engine.runner.memory import device_memory
 from octavo_engine.server.preparation.text_pool import default_workers
 
 GIB = 1 << 30

@@ -25,7 +25,7 @@ from octavo_engine.model.layers.operations.paths import Path, choose_path
 from octavo_engine.model.layers.operations.products import torch_product, wide_product
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.runner.memory_plan import MemoryNeed
+from octavo_engine.runner.memory.memory_plan import MemoryNeed
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 

@@ -17,7 +17,8 @@ import torch
 from octavo_engine.cli import main
 from octavo_engine.commands import doctor
 from octavo_engine.kernels.cpu import build
-from octavo_engine.runner import cores, device_memory
+from octavo_engine.runner import cores
+from octavo_engine.runner.memory import device_memory
 
 
 def found(name: str, port: int = 0) -> doctor.Result:

@@ -41,7 +41,7 @@ from octavo_engine.model.spec import (
 )
 from octavo_engine.model.supported_models import small_spec
 from octavo_engine.runner.inputs import gather_inputs
-from octavo_engine.runner.sampler import sample
+from octavo_engine.runner.sampling.sampler import sample
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.sampling_params import SamplingParams
 from tests.sampling import SampleRow, prepared

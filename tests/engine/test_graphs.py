@@ -37,7 +37,6 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec
-from octavo_engine.runner.device_memory import DeviceMemory
 from octavo_engine.runner.graphs import (
     ladder,
     mixed_inputs,
@@ -49,8 +48,9 @@ from octavo_engine.runner.graphs import (
 )
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
-from octavo_engine.runner.memory import plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.plan_memory import plan_memory
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.runner.state_table import StateTable

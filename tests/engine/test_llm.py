@@ -27,7 +27,7 @@ from octavo_engine.errors import FORBIDDEN, ModelLoadError, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import worker
-from octavo_engine.runner.sampler import Sampled
+from octavo_engine.runner.sampling.sampler import Sampled
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.text.detokenizer import Detokenizer

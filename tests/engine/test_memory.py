@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.memory import check_swap_space, plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.plan_memory import check_swap_space, plan_memory
 from octavo_engine.sizes import parse_size
 
 GIB = 1 << 30

@@ -38,9 +38,9 @@ from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, ThreadExecutor
-from octavo_engine.runner.kv_blocks import BlockShares
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.masks import NO_MASKS, Masks
+from octavo_engine.runner.memory.kv_blocks import BlockShares
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 from octavo_engine.sampling_params import SamplingParams

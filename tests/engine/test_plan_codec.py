@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
-from octavo_engine.runner.plan_codec import decode_plan, encode_plan
+from octavo_engine.runner.ranks.plan_codec import decode_plan, encode_plan
 from octavo_engine.sampling_params import SamplingParams
 
 

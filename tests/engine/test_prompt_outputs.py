@@ -17,7 +17,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.pooling import PoolingConfig, read_pooling
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner import prompt_outputs
+from octavo_engine.runner.sampling import prompt_outputs
 
 SCORE = SamplingParams(max_tokens=0, prompt_logprobs=3)
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 400}

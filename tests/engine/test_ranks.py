@@ -20,13 +20,14 @@ from octavo_engine.engine.startup import start_engine
 from octavo_engine.engine.startup.rank import MODULE, decode_memory_plan, encode_job
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner import executor, shm_queue
+from octavo_engine.runner import executor
 from octavo_engine.runner import ranks as ranks_module
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks
-from octavo_engine.runner.ranks import Ranks
-from octavo_engine.runner.shm_queue import SharedMemoryQueue
+from octavo_engine.runner.ranks import shm_queue
+from octavo_engine.runner.ranks.rank_processes import Ranks
+from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
 
 def test_messages_arrive_whole_and_in_order_at_every_rank(monkeypatch):

@@ -13,11 +13,12 @@ from peak_memory import peak_memory
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import footprint
 from octavo_engine.request_checks import check_sampling
-from octavo_engine.runner import gumbel_max, logits_processors, sampler, sampling_table, state_table
-from octavo_engine.runner.gumbel_max import gumbel_noise, keep_thresholds
-from octavo_engine.runner.logits_processors import process_logits
+from octavo_engine.runner import sampling_table, state_table
 from octavo_engine.runner.masks import Masks
-from octavo_engine.runner.readback import Readback
+from octavo_engine.runner.sampling import gumbel_max, logits_processors, sampler
+from octavo_engine.runner.sampling.gumbel_max import gumbel_noise, keep_thresholds
+from octavo_engine.runner.sampling.logits_processors import process_logits
+from octavo_engine.runner.sampling.readback import Readback
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.sampling_params import SamplingParams
 from tests.engine.pretended import bits, masks_of

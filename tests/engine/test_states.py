@@ -11,9 +11,9 @@ from test_families import make_pair
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.startup.rank import decode_memory_plan, encode_memory_plan
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.memory import CPU_KV_CACHE, plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.plan_memory import CPU_KV_CACHE, plan_memory
 
 BLOCK = 16
 GREEDY = SamplingParams(max_tokens=21, temperature=0.0, ignore_eos=True)

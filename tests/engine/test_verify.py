@@ -6,7 +6,7 @@ import pytest
 
 from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.core.step import RowError, StepResult
-from octavo_engine.runner.verify import accepted, verify_drafts
+from octavo_engine.runner.sampling.verify import accepted, verify_drafts
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,12 @@ from octavo_engine.model.spec import (
     RopeSpec,
     RouterSpec,
 )
-from octavo_engine.runner import inputs, sampler
+from octavo_engine.runner import inputs
 from octavo_engine.runner import worker as worker_module
 from octavo_engine.runner.kv_cache import allocate_cache
-from octavo_engine.runner.memory_plan import MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.memory_plan import MemoryNeed, MemoryPlan
 from octavo_engine.runner.row_adapters import RowAdapters
+from octavo_engine.runner.sampling import sampler
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
 from octavo_engine.sampling_params import SamplingParams

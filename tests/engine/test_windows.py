@@ -30,10 +30,10 @@ from octavo_engine.engine.startup.rank import decode_memory_plan, encode_memory_
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.llm import Completion
 from octavo_engine.model.configuration import read_spec
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.kv_blocks import WindowNeed
-from octavo_engine.runner.memory import plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.kv_blocks import WindowNeed
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.plan_memory import plan_memory
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "head_dim": 8, "vocab_size": 64}
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "attention_backend": "torch", "max_num_seqs": 6}

@@ -19,10 +19,10 @@ from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPla
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import resolve_model
-from octavo_engine.runner import sampler
 from octavo_engine.runner.block_ops import batches, measure_swap, run_block_ops
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
+from octavo_engine.runner.sampling import sampler
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
 from octavo_engine.sampling_params import SamplingParams

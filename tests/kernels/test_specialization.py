@@ -33,7 +33,8 @@ from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import LinearShape
-from octavo_engine.runner import inputs, sampler
+from octavo_engine.runner import inputs
+from octavo_engine.runner.sampling import sampler
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.sampling_params import SamplingParams
 from tests.kernels.launches import watch_launches

@@ -9,9 +9,9 @@ import pytest
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import DoesNotFitError
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.memory import plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.plan_memory import plan_memory
 from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.resource import parse

@@ -114,7 +114,7 @@ def _cpu() -> Iterator[Result]:
 
 
 def _memory() -> Iterator[Result]:
-    from octavo_engine.runner.device_memory import host_memory
+    from octavo_engine.runner.memory.device_memory import host_memory
 
     memory = host_memory()
     text = f"{format_size(memory.free)} free of {format_size(memory.total)} ({memory.name})"

@@ -22,7 +22,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
 from octavo_engine.request_checks import check_sampling
-from octavo_engine.runner.plan_codec import sampling_params
+from octavo_engine.runner.ranks.plan_codec import sampling_params
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.text.logprobs import text_logprobs
 

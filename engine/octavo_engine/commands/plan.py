@@ -17,9 +17,9 @@ from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve
 from octavo_engine.engine.startup.sizing import memory_limits, memory_need, size_engine
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.memory import plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.plan_memory import plan_memory
 from octavo_engine.sizes import format_size
 from octavo_engine.text_table import table
 

@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 
 dist: Any = torch.distributed  # whose backends have no types
 _TIMEOUT = timedelta(minutes=10)
-"""The time limit for a rank that does not join a collective; runner/ranks.py notices dead and stopped ranks long
-before."""
+"""The time limit for a rank that does not join a collective; runner/ranks/ notices dead or stopped ones long before."""
 
 
 _MEETING = timedelta(seconds=60)

@@ -13,8 +13,8 @@ from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.model.lora.adapter import AdapterWrite, encode_write
 from octavo_engine.runner.device_thread import CLOSE_SECONDS, DeviceThread
 from octavo_engine.runner.masks import NO_MASKS, Masks
-from octavo_engine.runner.plan_codec import encode_plan
-from octavo_engine.runner.ranks import Ranks
+from octavo_engine.runner.ranks.plan_codec import encode_plan
+from octavo_engine.runner.ranks.rank_processes import Ranks
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 _LOOK_SECONDS = 0.0005

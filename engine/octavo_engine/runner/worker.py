@@ -34,15 +34,20 @@ from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.out_of_memory import as_out_of_memory
-from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, has_finite_vector, with_read_tokens
-from octavo_engine.runner.readback import NOT_FINITE, Readback
 from octavo_engine.runner.row_adapters import RowAdapters
-from octavo_engine.runner.sampler import Sampled, parts, sample
+from octavo_engine.runner.sampling.prompt_outputs import (
+    PromptOutputs,
+    PromptReadback,
+    has_finite_vector,
+    with_read_tokens,
+)
+from octavo_engine.runner.sampling.readback import NOT_FINITE, Readback
+from octavo_engine.runner.sampling.sampler import Sampled, parts, sample
+from octavo_engine.runner.sampling.verify import verify_drafts
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.step_parts import compute_in_parts, no_memory, num_places
 from octavo_engine.runner.timer import StepTimer
-from octavo_engine.runner.verify import verify_drafts
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from octavo_engine.engine.startup.resolved_config import ResolvedConfig
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner.memory_plan import MemoryPlan
+from octavo_engine.runner.memory.memory_plan import MemoryPlan
 from octavo_engine.sizes import format_size
 from octavo_engine.text_table import Rows
 

@@ -1,6 +1,6 @@
 """The process of a rank other than the first: loads its shard, then computes every plan that the first rank sends.
 
-Only `runner.ranks.Ranks` starts it, with its job (config, files, log format) as a line of standard input. It reports
+Only `rank_processes.Ranks` starts it, with its job (config, files, log format) as a line of standard input. It reports
 its device's memory; the first message that it receives is the memory plan, all others are steps and parts of adapters.
 """
 
@@ -25,12 +25,12 @@ from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.cpu_threads import configure_cpu_threads
-from octavo_engine.runner.device_memory import device_memory
-from octavo_engine.runner.kv_blocks import WindowNeed
-from octavo_engine.runner.memory_plan import MemoryNeed, MemoryPlan
-from octavo_engine.runner.plan_codec import decode_plan
-from octavo_engine.runner.ranks import rendezvous_path, tie_to_parent
-from octavo_engine.runner.shm_queue import SharedMemoryQueue
+from octavo_engine.runner.memory.device_memory import device_memory
+from octavo_engine.runner.memory.kv_blocks import WindowNeed
+from octavo_engine.runner.memory.memory_plan import MemoryNeed, MemoryPlan
+from octavo_engine.runner.ranks.plan_codec import decode_plan
+from octavo_engine.runner.ranks.rank_processes import rendezvous_path, tie_to_parent
+from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
 MODULE = "octavo_engine.engine.startup.rank"
 

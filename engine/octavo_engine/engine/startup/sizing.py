@@ -13,12 +13,12 @@ from octavo_engine.model import footprint
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner.device_memory import DeviceMemory, device_memory, host_memory
 from octavo_engine.runner.graphs import ladder, mixed_sequences
-from octavo_engine.runner.kv_blocks import WindowNeed
-from octavo_engine.runner.memory import check_swap_space, plan_memory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
-from octavo_engine.runner.sampler import MOST_TOGETHER
+from octavo_engine.runner.memory.device_memory import DeviceMemory, device_memory, host_memory
+from octavo_engine.runner.memory.kv_blocks import WindowNeed
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory.plan_memory import check_swap_space, plan_memory
+from octavo_engine.runner.sampling.sampler import MOST_TOGETHER
 from octavo_engine.sizes import format_size
 
 

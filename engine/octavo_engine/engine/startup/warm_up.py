@@ -11,7 +11,7 @@ from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine.startup.resolved_config import ResolvedConfig
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.model.spec import ModelSpec, MoESpec
-from octavo_engine.runner.memory_plan import MemoryPlan
+from octavo_engine.runner.memory.memory_plan import MemoryPlan
 from octavo_engine.runner.worker import Worker
 from octavo_engine.sampling_params import SamplingParams
 

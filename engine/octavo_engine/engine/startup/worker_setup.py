@@ -26,10 +26,10 @@ from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.block_ops import measure_swap
-from octavo_engine.runner.device_memory import device_memory
 from octavo_engine.runner.graphs import Captured, ladder
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
-from octavo_engine.runner.memory_plan import MemoryPlan
+from octavo_engine.runner.memory.device_memory import device_memory
+from octavo_engine.runner.memory.memory_plan import MemoryPlan
 from octavo_engine.runner.out_of_memory import as_out_of_memory
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable

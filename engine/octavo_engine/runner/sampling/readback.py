@@ -11,7 +11,7 @@ from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.core.step import RowError
 from octavo_engine.errors import FORBIDDEN
 from octavo_engine.runner.device_copies import ToHost
-from octavo_engine.runner.sampler import LogprobTensors, Sampled
+from octavo_engine.runner.sampling.sampler import LogprobTensors, Sampled
 
 NOT_FINITE: RowError = (
     FinishReason.ERROR,

@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from octavo_engine.errors import BY_EXIT_CODE, EngineDeadError, OctavoError
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.shm_queue import SharedMemoryQueue
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
 _CHECK_EVERY = 0.2
 _ASK_EVERY = 0.02

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.kv_blocks import BlockShares
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
-from octavo_engine.runner.misfit import Misfit
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.does_not_fit import Misfit
+from octavo_engine.runner.memory.kv_blocks import BlockShares
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
 from octavo_engine.sizes import format_size
 
 CPU_KV_CACHE = 4 << 30

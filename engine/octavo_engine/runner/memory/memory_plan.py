@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo_engine.runner.kv_blocks import BlockShares, WindowNeed
+from octavo_engine.runner.memory.kv_blocks import BlockShares, WindowNeed
 from octavo_engine.sizes import format_size
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
-from octavo_engine.runner.gumbel_max import draw, likeliest
-from octavo_engine.runner.logits_processors import process_logits
+from octavo_engine.runner.sampling.gumbel_max import draw, likeliest
+from octavo_engine.runner.sampling.logits_processors import process_logits
 from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, DRAWS, FILTERS, LOGPROBS, SampledRows
 from octavo_engine.runner.state_table import StateTable
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from octavo_engine.runner.device_memory import DeviceMemory
-from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed
+from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed
 from octavo_engine.sizes import format_size
 
 
