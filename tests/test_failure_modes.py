@@ -316,25 +316,25 @@ SHOWN: dict[str, dict[str, str]] = {
             test_ready_is_what_a_client_reaches monitoring/test_operator_rules.py test_what_fires""",
         "an EndpointSlice of another manager (label `kubernetes.io/service-name`) sends a part of the Service's "
         "requests elsewhere":
-        """operator/test_outsiders.py test_an_endpoint_slice_of_another_manager_that_leads_elsewhere_is_named
+        """operator/test_foreign_objects.py test_an_endpoint_slice_of_another_manager_that_leads_elsewhere_is_named
             test_the_conditions_name_them test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are
             cluster/test_unhappy_cluster.py test_what_acts_for_a_service_without_being_part_of_it_is_named_and_stays""",
         "pods of another workload have all labels that the Service selects, as those of a copied Deployment do":
-        """operator/test_outsiders.py
+        """operator/test_foreign_objects.py
             test_pods_of_another_workload_with_all_labels_are_named_once_and_are_none_of_the_services
             test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are test_the_conditions_name_them""",
         "a pod should have ended and is still there: its node is lost, or a finalizer holds it":
         """operator/test_stalled.py test_a_pod_that_should_have_ended_long_ago_is_named""",
         "another PodDisruptionBudget covers a model's pods beside the operator's own":
-        """operator/test_outsiders.py test_a_budget_of_others_that_covers_a_pod_beside_its_own_is_named
+        """operator/test_foreign_objects.py test_a_budget_of_others_that_covers_a_pod_beside_its_own_is_named
             test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are""",
         "a label of a model's pod is taken off or changed, so that the Deployment makes another pod":
-        """operator/test_outsiders.py test_a_pod_that_left_its_deployment_is_named_with_what_to_do
+        """operator/test_foreign_objects.py test_a_pod_that_left_its_deployment_is_named_with_what_to_do
             test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are
             cluster/test_unhappy_cluster.py test_what_acts_for_a_service_without_being_part_of_it_is_named_and_stays""",
         "an admission policy or webhook takes such a label off each new pod, so that the ReplicaSet makes pods "
         "without end":
-        """operator/test_outsiders.py
+        """operator/test_foreign_objects.py
             test_many_pods_that_left_their_deployment_are_one_problem_and_what_changes_labels_is_to_be_found""",
         "the Service is created again by another client without an address (`clusterIP: None`), or gets fields of a"
         " load balancer":

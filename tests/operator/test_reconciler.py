@@ -15,7 +15,7 @@ from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.api.resource import parse
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.children import Children
-from octavo_operator.reconcile.apply.dependence import in_order
+from octavo_operator.reconcile.apply.dependencies import in_order
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.kinds import POD

@@ -36,7 +36,7 @@ from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.watching import discovery, indexes, list_and_watch, outsiders, watches
+from octavo_operator.reconcile.watching import discovery, foreign_objects, indexes, list_and_watch, watches
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 
 KEY = ("llm", "good")
@@ -223,7 +223,7 @@ class Passes:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
-        self.outsiders: list[int] = []
+        self.foreign_objects: list[int] = []
         """How many slices and pods of others each pass knew."""
 
     def reconciler(self, cluster: Any, sources: Sources, *_: Any, **more: Any) -> Passes:
@@ -233,7 +233,7 @@ class Passes:
     async def reconcile(self, key: Key) -> float:
         kinds = [plural for plural, index in self.indexes.items() if list(index.get(key, ()))]
         self.seen.append((key, bool(self.indexes), frozenset(kinds)))
-        self.outsiders.append(len(self.outside.get(key, ())))
+        self.foreign_objects.append(len(self.outside.get(key, ())))
         return 0.001
 
 
@@ -288,7 +288,7 @@ async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be
     passes, server = Passes(), ApiServer()
 
     async def listed(kind: Kind, namespace: str, selector: str, metadata_only: bool = False) -> list[dict[str, Any]]:
-        if kind is not ENDPOINT_SLICE or selector != outsiders.foreign_slices(()):
+        if kind is not ENDPOINT_SLICE or selector != foreign_objects.foreign_slices(()):
             return []
         if problem == "error":
             raise ApiError(503, "ServiceUnavailable", "not now")
@@ -298,15 +298,15 @@ async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be
 
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
     monkeypatch.setattr(server, "list_selected", listed)
-    monkeypatch.setattr(outsiders, "FIRST_SECONDS", 0.1 if problem else 120)
+    monkeypatch.setattr(foreign_objects, "FIRST_SECONDS", 0.1 if problem else 120)
     process = process_of(server)
     async with asyncio.timeout(120), server.listening():
         running = asyncio.create_task(operator._serve_for_ever(process))
-        while len(passes.outsiders) < 3:
+        while len(passes.foreign_objects) < 3:
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert set(passes.outsiders) == {0 if problem else 1}
+    assert set(passes.foreign_objects) == {0 if problem else 1}
 
 
 async def test_an_object_that_cannot_be_read_is_none_that_the_watches_have_missed(

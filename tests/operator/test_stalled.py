@@ -12,7 +12,7 @@ from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.pod_view import view
-from octavo_operator.reconcile.pods.stuck_ends import end_patience
+from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.status.facts import Result

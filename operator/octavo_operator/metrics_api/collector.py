@@ -16,7 +16,7 @@ from functools import reduce
 
 from octavo_operator.metrics_api.load import Load
 from octavo_operator.metrics_api.pods import EnginePod
-from octavo_operator.reconcile.pace import Pace
+from octavo_operator.reconcile.rate_limit import RateLimit
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Collector:
         self._scrape = scrape
         self._clock = clock
         self._namespaces: dict[str, _Namespace] = {}
-        self._unknown = Pace[None](UNKNOWN_A_SECOND, 1 / UNKNOWN_A_SECOND, clock)
+        self._unknown = RateLimit[None](UNKNOWN_A_SECOND, 1 / UNKNOWN_A_SECOND, clock)
 
     async def services(self, namespace: str) -> list[str]:
         """Return the LLMServices of the namespace that have pods; NoAnswerError if it is not looked at now."""

@@ -32,7 +32,7 @@ from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS
 from octavo_operator.reconcile.status.unobserved import UnobservedChanges
 from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
-from octavo_operator.reconcile.watching.outsiders import OutsiderWatch
+from octavo_operator.reconcile.watching.foreign_objects import ForeignObjectWatch
 from octavo_operator.reconcile.watching.resync import Resync
 from octavo_operator.reconcile.watching.watch_errors import is_expected
 from octavo_operator.reconcile.watching.watched import Watched
@@ -227,14 +227,14 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     loading, adapters = LoadWatch(indexes, queue), AdapterWatch(indexes, queue)
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
-    outsiders = OutsiderWatch(cluster, watched, indexed, process.options.slice_managers)
+    foreign = ForeignObjectWatch(cluster, watched, indexed, process.options.slice_managers)
     sources = Sources(
         indexes,
         load_reports=loading.reports,
         adapter_reports=adapters.reports,
         scaling=scaler.reports if scaler else {},
         unwatched=process.namespaces.unwatched,
-        outside=outsiders.found,
+        outside=foreign.found,
     )
     clock, node_wait = cluster.server.clock.now, process.options.node_wait
     reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait, unobserved=process.unobserved)
@@ -243,10 +243,10 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         Resync(cluster, watched, heartbeat, process.namespaces.failing).run(),
         _while_leading(process, loading.run),
         _while_leading(process, adapters.run),
-        _once_indexed(process, indexed, outsiders.run),
+        _once_indexed(process, indexed, foreign.run),
         *([_once_indexed(process, indexed, scaler.run)] if scaler else []),
         *([_keep_discovery_working(process)] if process.options.metrics_url else []),
-        *(_work(process, indexed, outsiders, reconciler) for _ in range(WORKERS)),
+        *(_work(process, indexed, foreign, reconciler) for _ in range(WORKERS)),
     )
 
 
@@ -266,11 +266,11 @@ async def _once_indexed(process: _Process, indexed: Indexed, work: Callable[[], 
     await work()
 
 
-async def _work(process: _Process, indexed: Indexed, outsiders: OutsiderWatch, reconciler: Reconciler) -> None:
+async def _work(process: _Process, indexed: Indexed, foreign: ForeignObjectWatch, reconciler: Reconciler) -> None:
     async def reconcile(key: Key) -> float | None:
         if key[0] not in indexed:  # it is queued again once the watches know all that belongs to it
             return None
-        await outsiders.first_look(key[0])
+        await foreign.first_look(key[0])
         return await reconciler.reconcile(key)
 
     await process.leads.wait()

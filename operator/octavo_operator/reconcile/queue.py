@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from octavo_operator.reconcile.pace import Pace
+from octavo_operator.reconcile.rate_limit import RateLimit
 
 Key = TypeVar("Key")
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class WorkQueue(Generic[Key]):
         self._active: dict[Key, float] = {}
         self._failures: dict[Key, _Failing] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
-        self._pace = Pace[Key](BURST, PACE_SECONDS, clock)
+        self._rate_limit = RateLimit[Key](BURST, PACE_SECONDS, clock)
         self._workers = 0
         self._clock = clock
         self._last_finished = clock()
@@ -132,7 +132,7 @@ class WorkQueue(Generic[Key]):
                 _, _, key = await self._ready.get()
                 if key not in self._waiting or key in self._active:  # it was taken earlier, through the urgent lane
                     continue
-                if (pause := self._pace.seconds_left(key)) > 0:
+                if (pause := self._rate_limit.seconds_left(key)) > 0:
                     asyncio.get_running_loop().call_later(pause, self._put_if_waiting, key)
                 elif self._is_slow(key) and sum(map(self._is_slow, self._active)) >= max(1, self._workers // 2):
                     self._parked.append(key)
@@ -143,7 +143,7 @@ class WorkQueue(Generic[Key]):
 
     async def _work_on(self, key: Key, handle: Callable[[Key], Awaitable[float | None]]) -> None:
         del self._waiting[key]
-        self._pace.note(key)
+        self._rate_limit.note(key)
         early = self._cancel_timer(key)
         self._active[key] = started = self._clock()
         failed: Exception | None = None

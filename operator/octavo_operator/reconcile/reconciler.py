@@ -20,20 +20,20 @@ from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.apply.adapter_lists import PodWriter, write_adapter_lists
 from octavo_operator.reconcile.apply.child_writer import ChildCluster
 from octavo_operator.reconcile.apply.children import Applied, Children
-from octavo_operator.reconcile.apply.dependence import Identity
+from octavo_operator.reconcile.apply.dependencies import Identity
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
-from octavo_operator.reconcile.apply.in_the_way import NameTakenError
+from octavo_operator.reconcile.apply.name_conflicts import NameTakenError
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
 from octavo_operator.reconcile.observation.observe import FOREGROUND, Key, Observation
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
-from octavo_operator.reconcile.pods.stuck_ends import end_patience
+from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
+from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
-from octavo_operator.reconcile.status.held_deletion import deletion_patience_seconds, holders
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize

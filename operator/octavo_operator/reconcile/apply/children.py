@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.apply.changed_by_admission import AdmissionRetries
 from octavo_operator.reconcile.apply.child_writer import (
     ChildCluster,
     ChildWriter,
@@ -17,8 +18,7 @@ from octavo_operator.reconcile.apply.child_writer import (
     has_other_address,
     is_held,
 )
-from octavo_operator.reconcile.apply.claims import with_live_size
-from octavo_operator.reconcile.apply.dependence import Identity, failure_of_named, identity_of, in_order
+from octavo_operator.reconcile.apply.dependencies import Identity, failure_of_named, identity_of, in_order
 from octavo_operator.reconcile.apply.field_conflicts import (
     Conflict,
     FieldConflicts,
@@ -30,9 +30,9 @@ from octavo_operator.reconcile.apply.handover import (
     start_of,
     without_replicas_during_handover,
 )
-from octavo_operator.reconcile.apply.in_the_way import NameTakenError, is_ours, refuse_what_is_in_the_way
-from octavo_operator.reconcile.apply.left_over import remove_left_over
-from octavo_operator.reconcile.apply.overruled import Overruled
+from octavo_operator.reconcile.apply.name_conflicts import NameTakenError, is_ours, refuse_name_conflict
+from octavo_operator.reconcile.apply.orphans import delete_orphan
+from octavo_operator.reconcile.apply.volume_claims import with_live_size
 from octavo_operator.reconcile.fields.live_values import with_live_values
 from octavo_operator.reconcile.fields.ownership import digest_of, is_as_applied, marked
 from octavo_operator.reconcile.kinds import BY_NAME
@@ -40,7 +40,7 @@ from octavo_operator.reconcile.observation.observe import (
     Key,
     Observation,
     belongs_to,
-    is_going,
+    is_terminating,
     trimmed,
 )
 
@@ -96,13 +96,13 @@ class Children:
         self._clock = clock
         self._applied: dict[Key, dict[Identity, _Last]] = {}
         self._left: dict[Key, set[Identity]] = {}
-        self._overruled = Overruled(clock)
+        self._admission_retries = AdmissionRetries(clock)
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
         self._applied.pop(key, None)
         self._left.pop(key, None)
-        self._overruled.forget(key)
+        self._admission_retries.forget(key)
         self._field_conflicts.forget(key)
 
     async def apply(self, key: Key, service: LLMService, observed: Observation, wanted: Sequence[Object]) -> Applied:
@@ -138,7 +138,7 @@ class Children:
             if live is not None:
                 applied.children[identity] = live
         await self._prune(key, service, observed, identities, applied)
-        applied.conflicts, applied.retry = self._field_conflicts.conflicts(key), self._overruled.seconds(key)
+        applied.conflicts, applied.retry = self._field_conflicts.conflicts(key), self._admission_retries.seconds(key)
         return applied
 
     def _hindrance(self, key: Key, manifest: Object, observed: Observation, applied: Applied) -> ApiError | None:
@@ -188,10 +188,10 @@ class Children:
     async def _is_kept(self, key: Key, service: LLMService, identity: Identity, child: Mapping[str, Any]) -> bool:
         """Delete a child that is not wanted; return True if it is being deleted, or is not ours, as KEDA's own HPA."""
         kind = BY_NAME[identity[0]]
-        if is_going(child):
+        if is_terminating(child):
             return True
         if not belongs_to(child, service.name, service.metadata.uid or ""):
-            return not await remove_left_over(self._cluster, kind, child, service)
+            return not await delete_orphan(self._cluster, kind, child, service)
         logger.info("%s/%s: deleting %s %s, which is no longer needed", *key, *identity)
         self._applied.get(key, {}).pop(identity, None)
         self._field_conflicts.settled(key, identity)
@@ -206,8 +206,8 @@ class Children:
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)
         before = self._applied.setdefault(key, {}).get(identity)
-        unchanged = seen is not None and not is_going(seen) and before == _Last.of(digest, seen)
-        retried = seen is not None and unchanged and self._overruled.is_due(key, identity, manifest, seen)
+        unchanged = seen is not None and not is_terminating(seen) and before == _Last.of(digest, seen)
+        retried = seen is not None and unchanged and self._admission_retries.is_due(key, identity, manifest, seen)
         if unchanged and not retried:
             return seen
         if seen is not None and before is None and self._is_right(service, seen, manifest, digest):
@@ -216,14 +216,14 @@ class Children:
         live: Mapping[str, Any] | None = seen
         if seen is None or drifted:  # perhaps it exists without our label, by which the watches select
             live = await self._cluster.get(kind, service.namespace, identity[1])
-        if live is not None and drifted and not retried and not is_going(live):
+        if live is not None and drifted and not retried and not is_terminating(live):
             kept = trimmed(kind, live)  # the watch is behind, or does not see it, since it lacks our label
-            if before == _Last.of(digest, kept) and not self._overruled.is_due(key, identity, manifest, kept):
+            if before == _Last.of(digest, kept) and not self._admission_retries.is_due(key, identity, manifest, kept):
                 return kept
-        if live is not None and await remove_left_over(self._cluster, kind, live, service):
+        if live is not None and await delete_orphan(self._cluster, kind, live, service):
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None:
-            refuse_what_is_in_the_way(identity, live, service, digest, before.uid if before else "")
+            refuse_name_conflict(identity, live, service, digest, before.uid if before else "")
         if drifted:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
@@ -234,7 +234,7 @@ class Children:
         """Return True if a child that another operator applied needs no write."""
         return (
             is_as_applied(manifest, digest, seen)
-            and not is_going(seen)
+            and not is_terminating(seen)
             and belongs_to(seen, service.name, service.metadata.uid or "")
             and not extended_list(manifest, seen)
             and not seen.get("shared")

@@ -66,8 +66,8 @@ class Observation:
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
     """Return the observation of `key` from the indexes, which are called by their kinds' plurals.
 
-    Pods that another workload made with the labels of this one are left out: `outsiders` reports them. So are harmless
-    copies of children, which would be deleted as no longer needed.
+    Pods that another workload made with the labels of this one are left out: `foreign_objects` reports them. So are
+    harmless copies of children, which would be deleted as no longer needed.
     """
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
@@ -253,7 +253,7 @@ FOREGROUND = "foregroundDeletion"
 """The finalizer by which the garbage collector keeps an object until what belongs to it is gone."""
 
 
-def is_going(child: Object) -> bool:
+def is_terminating(child: Object) -> bool:
     """Return True if the child is being deleted; a finalizer may hold it for long."""
     return "deletionTimestamp" in child["metadata"]
 

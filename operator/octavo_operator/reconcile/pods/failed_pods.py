@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.advice import advice
-from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _RECENT_SECONDS = 3600.0
 """A model may be downloaded for this long before it fills the disk again."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
-from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.container_problem import (
     ASKED_TO_END,
     UNSTARTED,
@@ -21,6 +20,7 @@ from octavo_operator.reconcile.pods.placement import Placement, placement_of
 from octavo_operator.reconcile.pods.unready import why_unready
 from octavo_operator.reconcile.pods.unschedulable import no_scheduler, why_unschedulable
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.timestamps import seconds_between
 from octavo_operator.render.container import PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 

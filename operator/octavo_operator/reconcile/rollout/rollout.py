@@ -16,12 +16,12 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.pod_view import PodView, condition_of, is_stuck
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.surge import Obstacle, obstacles
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
 _NO_ROOM = (

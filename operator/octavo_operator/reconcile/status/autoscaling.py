@@ -20,7 +20,7 @@ from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AutoscalingStatus
 from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
-from octavo_operator.reconcile.observation.observe import Object, is_going
+from octavo_operator.reconcile.observation.observe import Object, is_terminating
 from octavo_operator.reconcile.pods.pod_view import condition_of
 from octavo_operator.reconcile.problem import counted
 from octavo_operator.render.hpa import KIND as HPA
@@ -174,7 +174,7 @@ def scaling(
     deployment = children.get(("Deployment", service.name), {})
     replicas = int((deployment.get("spec") or {}).get("replicas", bounds.floor))
     scaled_object = children.get((SCALED_OBJECT, service.name))
-    by_keda = scaled_object is not None and not is_going(scaled_object)
+    by_keda = scaled_object is not None and not is_terminating(scaled_object)
     hpa = children.get((HPA, keda_autoscaler(service.name) if by_keda else service.name))
     return Scaling(service, bounds, replicas, max(0, replicas - ready), hpa, by_keda, unmade)
 

@@ -147,7 +147,7 @@ class Facts:
         return next(iter(found), None)
 
     @property
-    def overruled(self) -> Problem | None:
+    def changed_by_admission(self) -> Problem | None:
         """Return the problem that a Deployment has other replicas than it was applied with just now.
 
         What admission changes is no conflict of two managers: a write would be changed in the same way again.

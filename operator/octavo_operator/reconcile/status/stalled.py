@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from octavo_operator.api.conditions import ConditionState, Reason
-from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _FOR_A_NODE = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE)
 _WAITS = (
@@ -59,7 +59,7 @@ def patience_seconds(pods: Iterable[PodView], now: str, node_wait: float = PATIE
 def _obstacle(facts: Facts, now: str) -> Problem | None:
     """Return the problem that a person must solve before the desired state can be reached; None if there is none."""
     result = facts.result
-    if refused := result.problem or result.unserved or result.refused or facts.overruled or facts.unrouted:
+    if refused := result.problem or result.unserved or result.refused or facts.changed_by_admission or facts.unrouted:
         return refused
     if facts.service.spec.rollout.paused or (facts.rolled_out and not facts.unobserved):
         return None

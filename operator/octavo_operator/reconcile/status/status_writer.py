@@ -21,7 +21,7 @@ from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key, trimmed
-from octavo_operator.reconcile.pace import Pace
+from octavo_operator.reconcile.rate_limit import RateLimit
 from octavo_operator.reconcile.status.events import EventWriter, Recorder, Transition, transitions
 from octavo_operator.reconcile.status.summarize import without_load
 
@@ -111,7 +111,7 @@ class StatusWriter:
         self._last: dict[Key, _Last] = {}
         self._unwritten: dict[Key, float] = {}
         self._unknown: dict[tuple[str, ...], float] = {}
-        self._pace = Pace[Key](BURST, PACE_SECONDS, clock)
+        self._rate_limit = RateLimit[Key](BURST, PACE_SECONDS, clock)
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
@@ -147,9 +147,9 @@ class StatusWriter:
         if (left := self._backoff_seconds(key, self.newest(key, live))) > 0:
             return left
         answered = before.get("observedGeneration") == status.get("observedGeneration")
-        if answered and (left := self._pace.seconds_left(key)) > 0:
+        if answered and (left := self._rate_limit.seconds_left(key)) > 0:
             return left
-        self._pace.note(key)
+        self._rate_limit.note(key)
         began = self._clock()
         try:
             written = await self._put(metadata, status, before)

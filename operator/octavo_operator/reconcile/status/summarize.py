@@ -20,15 +20,15 @@ from octavo_operator.api.status import (
     ModelStatus,
 )
 from octavo_operator.api.value_at import value_at
-from octavo_operator.reconcile.apply.claims import resize_error
 from octavo_operator.reconcile.apply.handover import leaving
+from octavo_operator.reconcile.apply.volume_claims import resize_error
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.pods.endpoints import foreign_route, reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, usual_wait_seconds, views
-from octavo_operator.reconcile.pods.stuck_ends import stuck_ends
+from octavo_operator.reconcile.pods.stuck_terminating import stuck_terminating
 from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_statuses
@@ -117,7 +117,7 @@ def _beside(
 ) -> Sequence[Problem]:
     """Return the problems that keep no pod from serving."""
     removed, claims = _removed_fields(service, deployment, result), _stuck_claims(observed)
-    return *removed, *claims, *stuck_ends(observed.pods, now), *observed.outside
+    return *removed, *claims, *stuck_terminating(observed.pods, now), *observed.outside
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:

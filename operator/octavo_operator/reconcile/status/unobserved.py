@@ -10,10 +10,10 @@ from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.observation.observe import Key, Observation
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _PATIENCE_SECONDS = 45.0
 """The controller looks within moments; on a cluster with thousands of Deployments, or after an election, later."""

@@ -25,7 +25,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Index, Key, key_of
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.watching import list_and_watch, toggles, watch_errors
+from octavo_operator.reconcile.watching import kopf_toggles, list_and_watch, watch_errors
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.watching.indexes import Indexes
 
@@ -46,7 +46,7 @@ WIND_UP_SECONDS = 10.0
 _KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
 _BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
 _LAST_BACKOFF = 20
-toggles.use_in_kopf()
+kopf_toggles.use_in_kopf()
 list_and_watch.use_in_kopf()
 watch_errors.use_in_kopf()
 

@@ -15,9 +15,9 @@ from octavo_operator.reconcile.observation.observe import Key, Observation, obse
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.reconcile.watching.foreign_budgets import foreign_budgets
-from octavo_operator.reconcile.watching.outsiders import (
+from octavo_operator.reconcile.watching.foreign_objects import (
     UNSEEN_PODS,
-    OutsiderWatch,
+    ForeignObjectWatch,
     foreign_pod,
     foreign_slice,
 )
@@ -192,7 +192,7 @@ async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_
     }
     indexed = Indexed()
     watched = Watched({kind: [""] for kind in (ENDPOINT_SLICE, POD, BUDGET)}, indexes, queue)
-    watch = OutsiderWatch(lists, watched, indexed, ["mesh.example.com"])
+    watch = ForeignObjectWatch(lists, watched, indexed, ["mesh.example.com"])
     indexed.add(["other"])
     await watch.find()
     assert watch.found == {}, "the pods of this namespace may not be known yet"

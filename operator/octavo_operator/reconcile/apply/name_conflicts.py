@@ -8,16 +8,16 @@ from typing import Any
 from octavo_operator.api.names import KIND
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.api_requests.api_error import ApiError
-from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
-from octavo_operator.reconcile.apply.dependence import Identity
-from octavo_operator.reconcile.apply.left_over import is_of_a_namesake
+from octavo_operator.reconcile.apply.dependencies import Identity
+from octavo_operator.reconcile.apply.orphans import is_of_a_namesake
+from octavo_operator.reconcile.apply.volume_claims import CLAIM_IN_USE
 from octavo_operator.reconcile.kinds import BY_NAME, CHILDREN, OPTIONAL
 from octavo_operator.reconcile.observation.observe import (
     FOREGROUND,
     belongs_to,
     child_names,
-    is_going,
     is_stripped,
+    is_terminating,
 )
 
 
@@ -75,7 +75,7 @@ def is_ours(live: Mapping[str, Any], service: LLMService, digest: str, applied_u
     return belongs_to(live, service.name, service.metadata.uid or "") or is_stripped(live, digest, applied_uid)
 
 
-def refuse_what_is_in_the_way(
+def refuse_name_conflict(
     identity: Identity, live: Mapping[str, Any], service: LLMService, digest: str, applied_uid: str
 ) -> None:
     """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go.
@@ -85,10 +85,10 @@ def refuse_what_is_in_the_way(
     metadata, ours = live["metadata"], is_ours(live, service, digest, applied_uid)
     if not ours and not is_of_a_namesake(live, service.name):
         raise NameTakenError(identity, live, service.name)
-    if not ours and not is_going(live):
+    if not ours and not is_terminating(live):
         what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
         raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
-    if is_going(live):
+    if is_terminating(live):
         held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
         since = metadata["deletionTimestamp"]
         what = f"is being deleted (asked for at {since}) and is created again once it is gone; {held} holds it"

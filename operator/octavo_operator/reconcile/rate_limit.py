@@ -10,7 +10,7 @@ Key = TypeVar("Key")
 _MOST_REMEMBERED = 10_000
 
 
-class Pace(Generic[Key]):
+class RateLimit(Generic[Key]):
     """Gives each key `burst` turns at once, and then one in `seconds`. `clock`: seconds of no particular origin."""
 
     def __init__(self, burst: int, seconds: float, clock: Callable[[], float]) -> None:

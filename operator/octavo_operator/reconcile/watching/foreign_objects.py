@@ -71,7 +71,7 @@ class Lister(Protocol):
         """Return the objects of the kind that the label selector selects; "": in all namespaces."""
 
 
-class OutsiderWatch:
+class ForeignObjectWatch:
     """Keeps `found`, the problems of each LLMService, and queues those that have others than before.
 
     Namespaces that are not `indexed` yet are left out: their own pods are not known, and would count as those of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from octavo_operator.reconcile.apply.claims import CLAIM
 from octavo_operator.reconcile.apply.handover import DEPLOYMENT, SCALERS
+from octavo_operator.reconcile.apply.volume_claims import CLAIM
 
 Identity = tuple[str, str]
 """Kind and name of a child."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from octavo_operator.api.names import GROUP, KIND
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
-from octavo_operator.reconcile.observation.observe import is_going
+from octavo_operator.reconcile.observation.observe import is_terminating
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def is_of_a_namesake(live: Mapping[str, Any], name: str) -> bool:
     return any(each.get("controller") and _is_namesake(each, name) for each in owners)
 
 
-async def remove_left_over(cluster: Remover, kind: Kind, live: Mapping[str, Any], service: LLMService) -> bool:
+async def delete_orphan(cluster: Remover, kind: Kind, live: Mapping[str, Any], service: LLMService) -> bool:
     """Delete a live child whose owners are all deleted LLMServices of this name; False: it is not such a child.
 
     The API server is asked which LLMService lives, since a watch may be behind.
@@ -44,7 +44,7 @@ async def remove_left_over(cluster: Remover, kind: Kind, live: Mapping[str, Any]
     metadata, uid = live["metadata"], service.metadata.uid
     owners = metadata.get("ownerReferences") or ()
     gone = [each for each in owners if _is_namesake(each, service.name) and each["uid"] != uid]
-    if not uid or not gone or len(gone) < len(owners) or is_going(live):
+    if not uid or not gone or len(gone) < len(owners) or is_terminating(live):
         return False
     living = await cluster.get(LLMSERVICE, service.namespace, service.name)
     if living is None or living["metadata"]["uid"] != uid:

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _PATIENCE_SECONDS = 60.0
 """A node kills a pod at its deletionTimestamp, and removes it within moments."""
 
 
-def stuck_ends(pods: Iterable[Mapping[str, Any]], now: str) -> list[Problem]:
+def stuck_terminating(pods: Iterable[Mapping[str, Any]], now: str) -> list[Problem]:
     """Return a problem for each pod that should have ended a while before `now` (RFC 3339)."""
     late = [pod for pod in pods if (left := _patience_left(pod, now)) is not None and left <= 0]
     return [Problem(Reason.POD_STUCK_TERMINATING, _sentence(pod)) for pod in late]

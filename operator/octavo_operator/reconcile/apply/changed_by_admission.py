@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from octavo_operator.api.names import SERVICE_LABEL
-from octavo_operator.reconcile.apply.dependence import Identity
+from octavo_operator.reconcile.apply.dependencies import Identity
 from octavo_operator.reconcile.observation.observe import Key, engine_image
 
 RETRY_SECONDS = 60.0
 """The pause between two tries, which are dry runs."""
 
 
-class Overruled:
+class AdmissionRetries:
     """Remembers when each such child was last tried. `clock`: seconds of no particular origin."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -39,7 +39,7 @@ class Overruled:
     def is_due(self, key: Key, identity: Identity, manifest: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
         """Return True if the child `seen`, which is as the last apply left it, is to be tried now."""
         tried = self._tried.setdefault(key, {})
-        if not is_overruled(manifest, seen):
+        if not is_changed_by_admission(manifest, seen):
             tried.pop(identity, None)
             return False
         since = tried.setdefault(identity, self._clock())
@@ -49,7 +49,7 @@ class Overruled:
         return True
 
 
-def is_overruled(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+def is_changed_by_admission(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Return True if a Service selects other pods, leads to another port or lacks the label by which its EndpointSlices
     are known, or a Deployment has other replicas, or another image with which nothing serves.
     """

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
+from octavo_operator.reconcile.apply.volume_claims import CLAIM_IN_USE
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observation.observe import FOREGROUND, Observation, is_going
+from octavo_operator.reconcile.observation.observe import FOREGROUND, Observation, is_terminating
 
 _GARBAGE_COLLECTORS = {FOREGROUND, "orphan"}
 """The finalizers of Kubernetes' own garbage collector, which removes them within moments."""
@@ -45,7 +45,7 @@ def _held(observed: Observation) -> Iterator[tuple[str, datetime]]:
         metadata = body["metadata"]
         usual = _GARBAGE_COLLECTORS | ({CLAIM_IN_USE} if observed.pods else set())
         names = [each for each in metadata.get("finalizers") or () if each not in usual]
-        if is_going(body) and names:
+        if is_terminating(body) and names:
             yield (
                 f"{kind} {metadata['name']} ({', '.join(names)})",
                 datetime.fromisoformat(metadata["deletionTimestamp"]),
