@@ -319,7 +319,7 @@ async def test_each_worker_is_told_which_grammars_others_have_compiled(tokenizer
     told: list[int] = []
     pool, body = text_pool.TextPool(lambda: True, workers=1), json.dumps({"prompt": "x", "guided_regex": "[ab]"})
     for _ in range(2):
-        pool._turns = text_pool.FairTurns(1, lambda: True)
+        pool._turns = text_pool.FairPool(1, lambda: True)
         pool._turns.add(_Known(tokenizer, told))  # type: ignore[arg-type]
         for _ in range(2):
             assert isinstance(await pool.prepare("key", "completion", READY, body.encode()), Prepared)

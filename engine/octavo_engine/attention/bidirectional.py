@@ -23,7 +23,7 @@ _PADDED = 1 << 14
 """The most tokens of prompts that are computed together, padding included, unless a single prompt has more."""
 
 
-def attend_both_ways(
+def attend_bidirectional(
     heads: Tensor,
     kv_heads: int,
     lengths: Sequence[int],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
-from octavo_engine.attention.bidirectional import attend_both_ways
+from octavo_engine.attention.bidirectional import attend_bidirectional
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate, split_heads
 from octavo_engine.attention.states import StateStep
@@ -73,7 +73,7 @@ class StepContext:
             query = query * rope.query_scale.to(query.dtype)
         return self.backend.attend(query, cache, metadata, variant)
 
-    def attend_both_ways(
+    def attend_bidirectional(
         self,
         heads: Tensor,
         kv_heads: int,
@@ -91,9 +91,9 @@ class StepContext:
         heads = normalise(heads, kv_heads, qk_norm)
         if rope is not None:
             heads = torch.cat((rotate(heads[:, :-kv_heads], rope), heads[:, -kv_heads:]), dim=1)
-        return attend_both_ways(heads, kv_heads, self.lengths, scale, window, distance_terms)
+        return attend_bidirectional(heads, kv_heads, self.lengths, scale, window, distance_terms)
 
-    def attend_again(
+    def attend_shared(
         self, layer: int, query: Tensor, variant: AttentionVariant, rope: Rope | None, norm: NormWeights | None
     ) -> Tensor:
         """Return attention [T, H, D] of projected queries [T, H, D] over the cache that `layer` has already written."""
@@ -101,7 +101,7 @@ class StepContext:
         query = query if rope is None else rotate(query, rope)
         return self.backend.attend(query, self.caches[layer], self.metadata[self.group_of_layer[layer]], variant)
 
-    def attend_prepared(self, layer: int, query: Tensor, key: Tensor, variant: AttentionVariant) -> Tensor:
+    def attend_latent(self, layer: int, query: Tensor, key: Tensor, variant: AttentionVariant) -> Tensor:
         """Return attention [T, H, latent] of queries [T, H, D] in a layer whose values are part of its keys [T, 1, D].
 
         Queries and keys are already normalised and rotated.

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from octavo_engine.core.request import Request
 from octavo_engine.runner.cores import usable_cores
+from octavo_engine.structured.fair_thread import FairThread
 from octavo_engine.structured.grammar import LIMITS, GrammarError, reason, without_forcing
 from octavo_engine.structured.grammars_in_use import GrammarsInUse, KeptGrammars
 from octavo_engine.structured.mask_provider import MaskRow, RowMasks
-from octavo_engine.structured.tenant_turns import TenantTurns
 
 _BITS = 32
 
@@ -46,7 +46,7 @@ class GrammarMasks:
     def __init__(self, load_vocabulary: Callable[[], LLTokenizer], vocab_size: int) -> None:
         self._words = -(-vocab_size // _BITS)
         self._load_vocabulary = load_vocabulary
-        self._thread = TenantTurns("octavo-grammar")
+        self._thread = FairThread("octavo-grammar")
         self._executor = LLExecutor(max(1, usable_cores() // 2))
         self._first_executor = LLExecutor(1)
         """Computes the first masks of grammars, for which the masks of a step must not wait."""

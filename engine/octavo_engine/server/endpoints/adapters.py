@@ -20,7 +20,7 @@ from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.admission.auth import key_of
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.openai.body import Body, parse
@@ -53,7 +53,7 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
     locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
     loading: set[str] = set()
-    turns: FairTurns[None] = FairTurns(ADAPTERS_READ_AT_ONCE, serving.several_keys)
+    turns: FairPool[None] = FairPool(ADAPTERS_READ_AT_ONCE, serving.several_keys)
     for _ in range(ADAPTERS_READ_AT_ONCE):
         turns.add(None)
 
@@ -112,7 +112,7 @@ def _check_room(names: Set[str], name: str) -> None:
         )
 
 
-async def _load(serving: Serving, body: LoadBody, turns: FairTurns[None], key: str) -> None:
+async def _load(serving: Serving, body: LoadBody, turns: FairPool[None], key: str) -> None:
     name = body.lora_name
     if name in serving.names:
         raise APIError(400, f"lora_name: {name!r} is the base model's own name", param="lora_name")

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo_engine.server.admission.auth import ANYONE, Key, KeyRing, presented_key, unauthorized
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.errors import APIError
 
 BEGUN_AT_ONCE = 4
@@ -29,7 +29,7 @@ class Authentication:
         self._keys = keys
         self._open_paths = open_paths
         self._on_reject = on_reject
-        self._turns = Turns()
+        self._pacer = RequestPacer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
@@ -38,7 +38,7 @@ class Authentication:
         if scope["type"] != "http":
             raise APIError(404, "this server speaks HTTP only", code="not_found")
         if self._keys is None or scope["path"] in self._open_paths:
-            await self._turns.wait(ANYONE)
+            await self._pacer.wait(ANYONE)
         else:
             scope.setdefault("state", {})["key"] = await self._key(scope, self._keys)
         return await self._app(scope, receive, send)
@@ -49,7 +49,7 @@ class Authentication:
             key = keys.owner_of(presented_key(Headers(scope=scope)))
         except APIError as error:
             refused = error
-        await self._turns.wait(key or ANYONE)
+        await self._pacer.wait(key or ANYONE)
         if key is None:
             self._on_reject()
             try:
@@ -59,7 +59,7 @@ class Authentication:
         return key
 
 
-class Turns:
+class RequestPacer:
     """Lets at most BEGUN_AT_ONCE requests begin in one iteration of the event loop; API keys take turns.
 
     Otherwise very many requests at once would hold up all streams, even if each costs next to nothing or is refused.
@@ -67,11 +67,11 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._turns: FairTurns[None] = FairTurns(BEGUN_AT_ONCE, lambda: False)
+        self._pool: FairPool[None] = FairPool(BEGUN_AT_ONCE, lambda: False)
         for _ in range(BEGUN_AT_ONCE):
-            self._turns.add(None)
+            self._pool.add(None)
 
     async def wait(self, key: Key) -> None:
         """Wait until a request of this key may begin."""
-        await self._turns.acquire(key.name)
-        asyncio.get_running_loop().call_soon(self._turns.release, key.name, None)
+        await self._pool.acquire(key.name)
+        asyncio.get_running_loop().call_soon(self._pool.release, key.name, None)

@@ -20,7 +20,7 @@ from typing import Any
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.runner.cores import usable_cores
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, retry_after
 from octavo_engine.server.errors import APIError, UnfitModelError
@@ -155,9 +155,9 @@ class TextPool:
     ) -> None:
         self._count = workers or default_workers()
         self._program = program
-        self._turns: FairTurns[Worker] = FairTurns(self._count, several_keys)
+        self._turns: FairPool[Worker] = FairPool(self._count, several_keys)
         most_long = max(1, self._count - 1)
-        self._long_turns: FairTurns[None] = FairTurns(most_long, several_keys)
+        self._long_turns: FairPool[None] = FairPool(most_long, several_keys)
         """The turns of tasks that may take long. They never have all of several workers, however many keys send them,
         so that short tasks need not wait for them; and the memory for them is bounded by fewer workers. A single worker
         gets them too."""

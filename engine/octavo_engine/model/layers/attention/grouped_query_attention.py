@@ -156,10 +156,10 @@ class Attention(CachedAttention):
             heads, gates = heads[:, : -self.heads.size].contiguous(), heads[:, -self.heads.size :]
         if self.spec.kv_of_layer is not None:
             norm = None if self.query_norm is None else self.query_norm.weights
-            attended = context.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
+            attended = context.attend_shared(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         elif not self.spec.causal:
             with_value, kv_heads = self._with_value(heads), self.kv_heads.size
-            attended = context.attend_both_ways(
+            attended = context.attend_bidirectional(
                 with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm, self.distance_terms
             )
         else:

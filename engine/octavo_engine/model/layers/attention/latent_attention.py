@@ -114,11 +114,11 @@ class LatentAttention(CachedAttention):
         adapters = None if self.lora is None else self.lora.of_step()
         query, gate = self._queries(source, rope, adapters)
         if spec.kv_of_layer is not None:
-            attended = context.attend_again(spec.kv_of_layer, query, self.variant, None, None)
+            attended = context.attend_shared(spec.kv_of_layer, query, self.variant, None, None)
         else:
             keys = self._keys(cast("Tensor", compressed)[:, -spec.head_dim :], rope)
             if spec.index is None:
-                attended = context.attend_prepared(self.layer, query, keys, self.variant)
+                attended = context.attend_latent(self.layer, query, keys, self.variant)
             else:
                 chosen = self._chosen(x, source, rope, context)
                 rows = context.rows_of(self.layer, "latents")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.openai.batches.job import Job
@@ -34,7 +34,7 @@ class Batches:
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self._checks: FairTurns[None] = FairTurns(1, lambda: False)
+        self._checks: FairPool[None] = FairPool(1, lambda: False)
         """The turns to check an input file: more at once would keep the threads of the process from other requests."""
         self._checks.add(None)
         self._ends = LineRate(LINES_AT_ONCE, LINES_PER_SECOND)

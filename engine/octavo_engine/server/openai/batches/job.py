@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_after
@@ -61,7 +61,7 @@ class Job:
         owner: Owned,
         batch: BatchObject,
         answers: LineAnswers,
-        checks: FairTurns[None],
+        checks: FairPool[None],
         ends: LineRate,
     ) -> None:
         """Prepare the run. With `checks` input files of all batches are checked in turn; `ends` limits log lines."""

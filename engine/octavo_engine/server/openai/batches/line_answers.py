@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Scope
 
 from octavo_engine.server.admission.auth import ANYONE, Key
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.errors import APIError, internal_error
 from octavo_engine.server.middleware.body_limit import Upload
 from octavo_engine.server.openai.batches.storage import on_disk
@@ -52,7 +52,7 @@ class Gate:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._turns: FairTurns[None] = FairTurns(1, lambda: False)
+        self._turns: FairPool[None] = FairPool(1, lambda: False)
         self._turns.add(None)
         self._attempts: list[asyncio.Task[Answer]] = []
         """Lines that are being answered, the oldest first."""

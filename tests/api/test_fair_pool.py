@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 from octavo_engine.server.admission.auth import Key
-from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Turns
+from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, RequestPacer
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.prepared import JSONAnswer, encode
 from tests.api.hostile import as_key, keys
@@ -20,7 +20,7 @@ from tests.api.served import PATIENCE, Served
 
 
 async def test_keys_take_turns_and_none_takes_everything() -> None:
-    turns: FairTurns[int] = FairTurns(2, lambda: True)
+    turns: FairPool[int] = FairPool(2, lambda: True)
     order: list[str] = []
 
     async def use(key: str, name: str) -> None:
@@ -47,7 +47,7 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
 async def test_a_key_that_used_little_does_not_wait_for_a_long_task_of_each_other_key() -> None:
     """Its short tasks come next, and heavy keys together leave one of two resources to others."""
     now = 0.0
-    turns: FairTurns[int] = FairTurns(2, lambda: True, lambda: now)
+    turns: FairPool[int] = FairPool(2, lambda: True, lambda: now)
     turns.add(1)
     turns.add(2)
     held = {key: await turns.acquire(key) for key in ("a", "b")}
@@ -76,7 +76,7 @@ async def test_a_turn_takes_as_many_steps_among_thousands_of_keys_as_among_few()
             return super().__hash__()
 
     async def looks_of_turns(count: int) -> int:
-        turns: FairTurns[int] = FairTurns(1, lambda: False, lambda: 0.0)
+        turns: FairPool[int] = FairPool(1, lambda: False, lambda: 0.0)
         names = [Name(number) for number in range(count)]
         turns.add(1)
         for number, name in enumerate(names):
@@ -100,7 +100,7 @@ async def test_a_turn_takes_as_many_steps_among_thousands_of_keys_as_among_few()
 
 
 async def test_requests_that_are_cancelled_take_no_turn_of_their_key() -> None:
-    turns: FairTurns[int] = FairTurns(1, lambda: False)
+    turns: FairPool[int] = FairPool(1, lambda: False)
     order: list[str] = []
 
     async def use(key: str, name: str) -> None:
@@ -168,10 +168,10 @@ async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_
 
 async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do() -> None:
     """However many come at once, streams go on beside them, and each key's requests have their turn."""
-    turns, begun = Turns(), list[str]()
+    pacer, begun = RequestPacer(), list[str]()
 
     async def begin(name: str) -> None:
-        await turns.wait(Key(name))
+        await pacer.wait(Key(name))
         begun.append(name)
 
     rude = [asyncio.create_task(begin("rude")) for _ in range(50)]
@@ -190,12 +190,12 @@ async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do(
 def test_every_request_waits_for_its_turn(
     start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: dict[str, str]
 ) -> None:
-    waited, wait = list[str](), Turns.wait
+    waited, wait = list[str](), RequestPacer.wait
 
-    async def noting(turns: Turns, key: Key) -> None:
+    async def noting(pacer: RequestPacer, key: Key) -> None:
         waited.append(key.name)
-        await wait(turns, key)
+        await wait(pacer, key)
 
-    monkeypatch.setattr(Turns, "wait", noting)
+    monkeypatch.setattr(RequestPacer, "wait", noting)
     start(api_key_file=keys(tmp_path)).http.get("/version", headers=header)
     assert waited == ["small" if "small" in str(header) else ""]

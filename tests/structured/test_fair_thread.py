@@ -10,13 +10,13 @@ from threading import Event, stack_size
 
 import pytest
 
-from octavo_engine.structured.tenant_turns import TenantTurns
+from octavo_engine.structured.fair_thread import FairThread
 
 PATIENCE = 120
 """Seconds in which the thread has to begin or end something: no test waits so long unless something is wrong."""
 
 
-def busy(turns: TenantTurns) -> Event:
+def busy(turns: FairThread) -> Event:
     """Keep the thread busy until the event is set."""
     began, go_on = Event(), Event()
     turns.submit("", lambda: (began.set(), go_on.wait(PATIENCE)))
@@ -25,7 +25,7 @@ def busy(turns: TenantTurns) -> Event:
 
 
 def test_tenants_take_turns_and_each_has_its_own_order() -> None:
-    turns, done = TenantTurns("test"), list[str]()
+    turns, done = FairThread("test"), list[str]()
     go_on = busy(turns)
     pieces = [
         turns.submit(name[0], lambda name=name: done.append(name)) for name in ("a1", "a2", "a3", "b1", "c1", "b2")
@@ -38,7 +38,7 @@ def test_tenants_take_turns_and_each_has_its_own_order() -> None:
 
 def test_a_tenant_with_short_work_waits_for_no_long_work_of_each_other() -> None:
     """Eight tenants with grammars that took as long as is allowed made another wait for all eight."""
-    turns, done = TenantTurns("test"), list[str]()
+    turns, done = FairThread("test"), list[str]()
 
     def compute(name: str, seconds: float) -> None:
         end = time.thread_time() + seconds
@@ -60,7 +60,7 @@ def test_a_tenant_with_short_work_waits_for_no_long_work_of_each_other() -> None
 
 
 def test_what_is_cancelled_takes_no_turn_and_what_fails_ends_nothing() -> None:
-    turns, done = TenantTurns("test"), list[str]()
+    turns, done = FairThread("test"), list[str]()
     go_on = busy(turns)
     gone = [turns.submit("a", lambda: done.append("gone")) for _ in range(5)]
     failing = turns.submit("a", lambda: 1 // 0)
@@ -77,17 +77,17 @@ def test_what_is_cancelled_takes_no_turn_and_what_fails_ends_nothing() -> None:
 _COMPILES = """
 from llguidance import LLMatcher, LLTokenizer
 from octavo_engine.structured.grammar import LIMITS
-from octavo_engine.structured.tenant_turns import TenantTurns
+from octavo_engine.structured.fair_thread import FairThread
 rules = "\\n".join(f'r{n}: r{n + 1} "a"' for n in range(9000))
 grammar = f'start: r0\\n{rules}\\nr9000: "x"'
-print(TenantTurns("x").submit("", lambda: LLMatcher(LLTokenizer("byte"), grammar, limits=LIMITS).get_error()).result())
+print(FairThread("x").submit("", lambda: LLMatcher(LLTokenizer("byte"), grammar, limits=LIMITS).get_error()).result())
 """
 
 
 def test_grammars_nested_deeper_than_a_text_worker_could_read_do_not_end_the_engine() -> None:
     """A chain of 2,673 rules passed a worker's check and ended the engine, whose stack was a little smaller."""
     before = stack_size()
-    TenantTurns("x")
+    FairThread("x")
     assert stack_size() == before
     ran = subprocess.run([sys.executable, "-c", _COMPILES], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")

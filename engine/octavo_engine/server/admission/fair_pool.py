@@ -20,7 +20,7 @@ _FEW = 16
 """Former places in the queue that may be kept before unused ones are removed."""
 
 
-class FairTurns(Generic[T]):
+class FairPool(Generic[T]):
     """A pool of `total` equal resources. While several keys exist, neither one nor all heavy ones hold all of them."""
 
     def __init__(

@@ -21,7 +21,7 @@ _LEAST = 1e-6
 """CPU seconds that any work counts for."""
 
 
-class TenantTurns:
+class FairThread:
     """A thread in which tenants take turns: one piece of work each, however many pieces a tenant has submitted.
 
     The next turn is that of the tenant whose work has taken the least CPU time lately: otherwise a tenant with a short
