@@ -64,26 +64,27 @@ MakeScaler = Callable[[Cluster, Mapping[str, Index], WorkQueue[Key]], Scaler]
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """The options of the operator. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
-
-    `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
-    `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
-    that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines. `scaler`: what
-    scales in the place of HorizontalPodAutoscalers; None: these do. `slice_managers`: those whose EndpointSlices may
-    send a model's requests elsewhere. `node_wait`: for how many seconds a pod may find no node before its LLMService
-    is reported as stalled.
-    """
+    """The options of the operator."""
 
     engine_image: str
     namespaces: Sequence[str] = ()
+    """Empty: the whole cluster."""
     health_port: int = 8080
+    """0: no health endpoint."""
     lease: tuple[str, str] | None = None
+    """Namespace and name of the Lease by which replicas agree who leads; None: this one always leads."""
     metrics_url: str = ""
+    """Octavo's metrics API, as KEDA reaches it; empty: there is none."""
     host_paths: frozenset[str] = frozenset()
+    """The folders of nodes that spec.cache.hostPath may name."""
     engine_defaults: EngineDefaults = NO_DEFAULTS
+    """The fields that the administrator sets for all engines."""
     scaler: MakeScaler | None = None
+    """What scales instead of HorizontalPodAutoscalers; None: these do."""
     slice_managers: frozenset[str] = frozenset()
+    """The managers whose EndpointSlices may send a model's requests elsewhere."""
     node_wait: float = PATIENCE_SECONDS
+    """Seconds for which a pod may find no node before its LLMService is reported as stalled."""
 
 
 @dataclass(frozen=True)

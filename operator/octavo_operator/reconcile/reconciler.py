@@ -117,8 +117,8 @@ class Reconciler:
             if not (refusal and value_at(service.status, str, "engineImage")):
                 observed = await with_unwatched_children(self._cluster, key, observed)
             if not refusal:
-                now = await self._rollout_state(service, observed)
-                moment = datetime.fromisoformat(self._clock())
+                rollout = await self._rollout_state(service, observed)
+                now = datetime.fromisoformat(self._clock())
                 missing = await self._missing_claims(service, observed)
         except ApiError as error:
             if not service.status:
@@ -126,20 +126,20 @@ class Reconciler:
             raise
         if refusal:
             return await self._report(service, observed, self._pinned_image(service, observed), Result(refusal))
-        return await self._act(key, service, observed, now, moment, missing)
+        return await self._act(key, service, observed, rollout, now, missing)
 
     async def _act(
         self,
         key: Key,
         service: LLMService,
         observed: Observation,
-        now: RolloutState,
-        moment: datetime,
+        rollout: RolloutState,
+        now: datetime,
         missing: frozenset[str],
     ) -> float | None:
-        """Make the children match as of `moment`, and report; `missing`: the claims of adapters that are not there."""
+        """Make the children match as of `now`, and report; `missing`: the claims of adapters that are not there."""
         image = self._pinned_image(service, observed)
-        config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
+        config = replace(self._config, engine_image=image, in_place=rollout.in_place, tried=rollout.tried, now=now)
         if self._config.scales_directly and is_scaled_directly(service.spec):
             # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
             report = self._sources.scaling.get(key, NOT_MEASURED)
@@ -152,14 +152,14 @@ class Reconciler:
         unwatched = _needed(observed.unwatched, wanted)
         pauses += [UNWATCHED_SECONDS] * bool(unwatched)
         applied_at = datetime.fromisoformat(self._clock())  # requests that got no answer have taken long
-        reported = self._reported(key, applied, moment, applied_at)
+        reported = self._reported(key, applied, now, applied_at)
         if len(reported) < len(applied.failures):  # what else there is will be reported then, if it lasts
             pauses.append((self._failing[key] + _LASTING - applied_at).total_seconds())
-        again = _again(service, applied, now, moment, pauses)
+        again = _again(service, applied, rollout, now, pauses)
         try:
             if reported or not applied.failures or not service.status:  # a report would be as old as the last apply
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
-                result = _result(service, reported, applied, now)
+                result = _result(service, reported, applied, rollout)
                 result = replace(result, no_scaler=no_scaler, missing_claims=missing, unwatched=unwatched)
                 later = await self._report(service, replace(observed, children=applied.children), image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
@@ -324,18 +324,20 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
 
 
 def _again(
-    service: LLMService, applied: Applied, now: RolloutState, moment: datetime, mounting: list[float]
+    service: LLMService, applied: Applied, rollout: RolloutState, now: datetime, pauses: list[float]
 ) -> float | None:
     """Return in how many seconds the next pass is due even if no event arrives; None: never."""
-    pauses = mounting + [conflict.seconds for conflict in applied.conflicts]
-    pauses += [seconds for seconds in (now.again, now.retry, applied.retry) if seconds is not None]
-    in_force = bounds_in_force(service.spec, moment)
+    pauses = pauses + [conflict.seconds for conflict in applied.conflicts]
+    pauses += [seconds for seconds in (rollout.again, rollout.retry, applied.retry) if seconds is not None]
+    in_force = bounds_in_force(service.spec, now)
     if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
-        pauses.append((in_force.until - moment).total_seconds() + 1)
+        pauses.append((in_force.until - now).total_seconds() + 1)
     return min(pauses, default=None)
 
 
-def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
+def _result(
+    service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, rollout: RolloutState
+) -> Result:
     first: dict[int, Identity] = {}  # a child that names one that failed has the failure of that one, which comes first
     refused = {each: _problem(failure, first.setdefault(id(failure), each)) for each, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
@@ -346,7 +348,7 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
         refused=_joined([found for found in refused.values() if found != unserved]),
         conflicts=tuple(Problem(Reason.FIELD_CONFLICT, conflict.message) for conflict in applied.conflicts),
         route_conflict=next(of_service, ""),
-        rollout=now,
+        rollout=rollout,
     )
 
 

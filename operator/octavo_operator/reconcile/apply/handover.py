@@ -73,13 +73,15 @@ def without_replicas_during_handover(
 
     Except for 0: an autoscaler does nothing with a Deployment of none, and suspension does not wait.
     """
-    waits = leaving(children, wanted) and (DEPLOYMENT, manifest["metadata"]["name"]) in children
+    waits = stale_scaler(children, wanted) and (DEPLOYMENT, manifest["metadata"]["name"]) in children
     if manifest["kind"] != DEPLOYMENT or not waits or not manifest["spec"].get("replicas"):
         return manifest
     return {**manifest, "spec": {name: value for name, value in manifest["spec"].items() if name != "replicas"}}
 
 
-def leaving(children: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]] = ()) -> tuple[str, str] | None:
+def stale_scaler(
+    children: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]] = ()
+) -> tuple[str, str] | None:
     """Return an autoscaler that is no longer `wanted` and still there; a ScaledObject first, which has another."""
     there = [child for child in children if child[0] in SCALERS and child not in wanted]
     return max(there, key=lambda child: SCALERS.index(child[0]), default=None)

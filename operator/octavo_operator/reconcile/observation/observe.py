@@ -41,26 +41,28 @@ _NOTHING: Mapping[Kind, str] = {}
 
 @dataclass(frozen=True)
 class Observation:
-    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, both reports by pod uid.
-
-    `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
-    `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
-    `outside`: the problems with what acts for it without being part of it. `unobserved_since`: since when no
-    controller acts on its Deployment (RFC 3339); empty: one does. `observed_template`: the
-    digest of the Deployment's pod template on which its controller has acted; empty: it is not known.
-    """
+    """One LLMService and what belongs to its name."""
 
     service: Object | None
+    """None: it is deleted."""
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
+    """By kind and name."""
     pods: tuple[Object, ...] = ()
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    """By the pod's uid, as the next one."""
     adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    """The paths of its fields that this version does not know."""
     slices: tuple[Object, ...] | None = None
+    """The addresses to which its Service sends requests, as `trimmed` EndpointSlices; None: not watched."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    """The kinds that may not be read, each with a sentence."""
     outside: Sequence[Problem] = ()
+    """The problems with objects that act for it without being part of it (`foreign_objects`)."""
     unobserved_since: str = ""
+    """Since when no controller acts on its Deployment (RFC 3339); empty: one does."""
     observed_template: str = ""
+    """The digest of the Deployment's pod template on which its controller has acted; empty: it is not known."""
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:

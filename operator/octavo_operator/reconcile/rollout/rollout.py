@@ -46,18 +46,17 @@ Deployment hands annotations down to its ReplicaSet.
 
 @dataclass(frozen=True)
 class RolloutState:
-    """The state of a rollout. `again`: in how many seconds to decide once more, although nothing has changed.
-
-    `tried`: when refused pods were last to be tried again (RFC 3339); None: none are refused. `retry`: in how many
-    seconds they are the next time.
-    """
+    """The state of a rollout."""
 
     in_place: bool = False
     tried: str | None = None
+    """When refused pods were last to be tried again (RFC 3339); None: none are refused."""
     blocked: bool = False
     problem: Problem = _NOTHING
     again: float | None = None
+    """In how many seconds to decide once more, although nothing has changed."""
     retry: float | None = None
+    """In how many seconds refused pods are tried again the next time."""
 
 
 def rollout_state(

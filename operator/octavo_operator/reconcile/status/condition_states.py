@@ -155,8 +155,8 @@ def _scaling_active(facts: Facts) -> ConditionState:
         return "False", Reason.SUSPENDED, "spec.suspend is true"
     if facts.scaled:
         return facts.scaled.scaling_active()
-    if facts.leaving and facts.desired:
-        kind, name = facts.leaving
+    if facts.stale_scaler and facts.desired:
+        kind, name = facts.stale_scaler
         shows = f"kubectl get {kind.lower()} {name} -o yaml shows what keeps it"
         return (
             "False",

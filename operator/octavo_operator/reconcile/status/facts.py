@@ -25,60 +25,62 @@ PATIENCE_SECONDS = 45.0
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a pass: field conflicts, the rollout's state, and objects that were not applied.
-
-    `conflicts`: one for each child over whose fields there is one; `problem`: what kept the operator from applying
-    anything; `refused`: what the API server says of children that it refused; `unserved`: the same of a child without
-    which nothing serves; `route_conflict`: the sentence of a conflict over the Service's fields, empty if there is
-    none; `no_scaler`: why there is no autoscaler though one is wanted, in a sentence; `missing_claims`: those of
-    adapters that are not there; `unwatched`: the kinds that it needs and the operator may not watch, each with a
-    sentence; `ends`: that the LLMService is being deleted, in a sentence, empty if it is not.
-    """
+    """The result of a pass: field conflicts, the rollout's state, and objects that were not applied."""
 
     problem: Problem | None = None
+    """What kept the operator from applying anything."""
     unserved: Problem | None = None
+    """What the API server says of a child that it refused and without which nothing serves."""
     refused: Problem | None = None
+    """The same of the other children that it refused."""
     conflicts: Sequence[Problem] = ()
+    """One for each child over whose fields there is a conflict."""
     route_conflict: str = ""
+    """The sentence of a conflict over the Service's fields; empty: there is none."""
     rollout: RolloutState = field(default_factory=RolloutState)
     no_scaler: str = ""
+    """Why there is no autoscaler though one is wanted, in a sentence."""
     missing_claims: frozenset[str] = frozenset()
+    """The claims of adapters that do not exist."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    """The kinds that the pass needs and the operator may not watch, each with a sentence."""
     ends: str = ""
+    """That the LLMService is being deleted, in a sentence; empty: it is not."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that conditions are decided from.
-
-    `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices. `pods`: those
-    that have not ended, in the order in which their problems count: those of the newest revision (`newest`) first, of a
-    revision those that are stuck, and of these the youngest. `failing`: the problem that pods of the newest revision
-    end for good, again and again. `same_template`: whether the Deployment's pod template is the one on which its
-    controller has acted. `pods_known`: whether the operator may read pods. `node_wait`: for how many seconds a pod may
-    find no node before it is stalled.
-    """
+    """The facts that conditions are decided from."""
 
     service: LLMService
     desired: int
     deployment: Mapping[str, Any]
     pods: Sequence[PodView]
+    """Those that have not ended, in the order in which their problems count: those of the newest revision first, of a
+    revision those that are stuck, and of these the youngest."""
     newest: str
+    """The newest revision."""
     result: Result
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
     adapters: Sequence[AdapterStatus] = ()
     unknown: Sequence[str] = ()
-    leaving: tuple[str, str] | None = None
+    stale_scaler: tuple[str, str] | None = None
+    """An autoscaler that is no longer wanted and still there."""
     unreached: Problem | None = None
     unobserved: Problem | None = None
     same_template: bool = False
+    """Whether the Deployment's pod template is the one on which its controller has acted."""
     lost_claim: Problem | None = None
     failing: Problem | None = None
+    """The problem that pods of the newest revision end for good, again and again."""
     outside: Sequence[Problem] = ()
+    """Problems with objects that do not keep a pod from serving, such as others' EndpointSlices."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
     pods_known: bool = True
+    """Whether the operator may read pods."""
     node_wait: float = PATIENCE_SECONDS
+    """Seconds for which a pod may find no node before it is stalled."""
 
     @property
     def ready(self) -> int:
@@ -154,7 +156,7 @@ class Facts:
         """
         there, result = (self.deployment.get("spec") or {}).get("replicas"), self.result
         known = result.problem or result.unserved or result.refused or result.conflicts
-        if self.scaled or self.leaving or known or there in (None, self.desired):
+        if self.scaled or self.stale_scaler or known or there in (None, self.desired):
             return None
         return Problem(
             Reason.FIELD_CONFLICT,

@@ -20,7 +20,7 @@ from octavo_operator.api.status import (
     ModelStatus,
 )
 from octavo_operator.api.value_at import value_at
-from octavo_operator.reconcile.apply.handover import leaving
+from octavo_operator.reconcile.apply.handover import stale_scaler
 from octavo_operator.reconcile.apply.volume_claims import resize_error
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation
@@ -106,7 +106,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
         unknown=observed.unknown,
-        leaving=None if in_force else leaving(observed.children),
+        stale_scaler=None if in_force else stale_scaler(observed.children),
         unwatched=result.unwatched,
         pods_known=POD not in observed.unwatched,
     )
