@@ -204,18 +204,18 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
     rows, starts = to_device(rows_host + starts_host, table.device).view(2, count)
     ends_host = [start + 1 for start in starts_host]
     ends = starts + 1
-    place, offset = (starts // table.block_size).unsqueeze(1), starts % table.block_size
+    entry, offset = (starts // table.block_size).unsqueeze(1), starts % table.block_size
     block_tables = _block_tables(table, rows, max(ends_host))
     inputs = StepInputs(
         token_ids=table.tokens[rows, starts],
         positions=starts,
-        cu_query_lens=_counting(count + 1, torch.int32, table.device),
+        cu_query_lens=_arange(count + 1, torch.int32, table.device),
         context_lens=ends.int(),
         block_tables=block_tables,
         slot_mapping=tuple(
-            blocks.gather(1, place).squeeze(1).long().mul_(table.block_size).add_(offset) for blocks in block_tables
+            blocks.gather(1, entry).squeeze(1).long().mul_(table.block_size).add_(offset) for blocks in block_tables
         ),
-        token_indices=_counting(count, torch.int64, table.device),
+        token_indices=_arange(count, torch.int64, table.device),
         query_lens_host=(1,) * count,
         context_lens_host=tuple(ends_host),
     )
@@ -253,23 +253,17 @@ def _put(buffer: Tensor, values: Tensor, padding: int) -> None:
 def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
     """Gather the inputs of a plan with chunks: any number of tokens a sequence, decodes first, then chunks."""
     device, size, total = table.device, table.block_size, plan.num_tokens
-    decode_rows, decode_starts = _decode_tokens(plan)
-    decodes = len(decode_rows)
-    rows_host = decode_rows + [chunk.row for chunk in plan.chunks]
-    starts_host = decode_starts + [chunk.start for chunk in plan.chunks]
-    counts_host = [1] * decodes + [chunk.num_tokens for chunk in plan.chunks]
-    sampling = list(range(decodes)) + [decodes + i for i, chunk in enumerate(plan.chunks) if chunk.samples]
-    ends_host = [start + count for start, count in zip(starts_host, counts_host, strict=True)]
-
+    sequences = _Sequences.of(plan, None)
+    rows_host, ends_host, sampling = sequences.rows, sequences.ends(), sequences.sampling
     count = len(rows_host)
-    columns = to_device([*rows_host, *starts_host, *counts_host, *sampling], device)
+    columns = to_device([*rows_host, *sequences.starts, *sequences.counts, *sampling], device)
     rows, starts, counts = columns[: 3 * count].view(3, count)
     places = columns[3 * count :]
     token_ends = counts.cumsum(0)
-    sequence = torch.repeat_interleave(_counting(count, torch.int64, device), counts, output_size=total)
-    positions = _counting(total, torch.int64, device) + (starts + counts - token_ends)[sequence]
+    sequence = torch.repeat_interleave(_arange(count, torch.int64, device), counts, output_size=total)
+    positions = _arange(total, torch.int64, device) + (starts + counts - token_ends)[sequence]
     block_tables = _block_tables(table, rows, max(ends_host))
-    place, offset = positions // size, positions % size
+    entry, offset = positions // size, positions % size
     contexts = starts + counts
     inputs = StepInputs(
         token_ids=table.tokens[rows[sequence], positions],
@@ -277,9 +271,9 @@ def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
         cu_query_lens=torch.nn.functional.pad(token_ends, (1, 0)).to(torch.int32),
         context_lens=contexts.to(torch.int32),
         block_tables=block_tables,
-        slot_mapping=tuple(blocks[sequence, place].long().mul_(size).add_(offset) for blocks in block_tables),
+        slot_mapping=tuple(blocks[sequence, entry].long().mul_(size).add_(offset) for blocks in block_tables),
         token_indices=(token_ends - 1)[places],
-        query_lens_host=tuple(counts_host),
+        query_lens_host=tuple(sequences.counts),
         context_lens_host=tuple(ends_host),
     )
     state_rows, positions = [rows_host[i] for i in sampling], [ends_host[i] for i in sampling]
@@ -293,10 +287,10 @@ def _block_tables(table: StateTable, rows: Tensor, longest: int) -> tuple[Tensor
 
 
 @lru_cache(maxsize=8)
-def _longest_counting(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
+def _longest_arange(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
     return torch.arange(size, dtype=dtype, device=device)
 
 
-def _counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _arange(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return 0, 1, ... count - 1 as a view of a cached tensor that must not be written."""
-    return _longest_counting(dtype, device, 1 << max(10, (count - 1).bit_length()))[:count]
+    return _longest_arange(dtype, device, 1 << max(10, (count - 1).bit_length()))[:count]

@@ -89,15 +89,15 @@ class StateTable:
         return new.sampling.seed if new.sampling.seed is not None else self._seed ^ _hash64(new.request_id)
 
     def _change(self, table: Tensor, changes: list[TableChange]) -> None:
-        # All changes of a step are written at once; of two changes to one place the later one counts.
+        # All changes of a step are written at once; of two changes of one entry the later one counts.
         blocks: dict[int, int] = {}
         for change in changes:
             first = change.row * self.max_blocks + change.index
             blocks.update(zip(range(first, first + len(change.blocks)), change.blocks, strict=True))
-        places = to_device(list(blocks.keys()), self.device)
-        # A place where the row holds no block (-1) is never read, but every entry must be a valid block id.
+        entries = to_device(list(blocks.keys()), self.device)
+        # An entry where the row holds no block (-1) is never read, but it too must be a valid block id.
         values = to_device(list(blocks.values()), self.device, torch.int32).clamp_(min=0)
-        table.view(-1).index_copy_(0, places, values)
+        table.view(-1).index_copy_(0, entries, values)
 
     def request_id(self, row: int) -> str:
         """Return the id of the request that holds `row`."""

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionBackend, StepInputs
+from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, StepInputs
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.states import prepare_states
 from octavo_engine.attention.token_rows import prepare_rows
@@ -191,9 +192,9 @@ class Worker:
         """Compute one step and wait for it; OutOfMemoryError if there is no memory for all of it at once."""
         return self.finish(self.sample(self.forward(plan, in_parts=False)))
 
-    def launch(self, plan: StepPlan, masks: Masks = NO_MASKS) -> LaunchedStep:
+    def launch(self, plan: StepPlan) -> LaunchedStep:
         """Call `forward` and `sample` one after the other."""
-        return self.sample(self.forward(plan), masks)
+        return self.sample(self.forward(plan))
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan, *, in_parts: bool = True) -> ForwardedStep:
@@ -358,20 +359,10 @@ class Worker:
 
     def _context(self, inputs: StepInputs) -> StepContext:
         cache = self._cache
-        metadata = tuple(
-            prepare_states(inputs, index, len(cache.states[group.layers[0]][0]) - 1)
-            if group.states
-            else prepare_rows(inputs, index, cache.block_size, group.rate)
-            if group.rows
-            else None
-            if not group.layers
-            else self._backend.prepare(inputs, index, cache.block_size, group.window)
-            for index, group in enumerate(cache.groups)
-        )
         return StepContext(
             self._backend,
             cache.layers,
-            metadata,
+            tuple(self._metadata(inputs, index, group) for index, group in enumerate(cache.groups)),
             self._group_of_layer,
             cache.states,
             self._state_groups,
@@ -379,6 +370,15 @@ class Worker:
             self._row_groups,
             lengths=inputs.query_lens_host,
         )
+
+    def _metadata(self, inputs: StepInputs, index: int, group: KVGroupSpec) -> Any:
+        """Return what all layers of a KV group share in a step; None if the group has no layers."""
+        cache = self._cache
+        if group.states:
+            return prepare_states(inputs, index, len(cache.states[group.layers[0]][0]) - 1)
+        if group.rows:
+            return prepare_rows(inputs, index, cache.block_size, group.rate)
+        return self._backend.prepare(inputs, index, cache.block_size, group.window) if group.layers else None
 
     def _share_tokens(self, sampled: SampledRows) -> None:
         """Write the first rank's sampled tokens into all ranks' state tables, so that each can launch the next step."""

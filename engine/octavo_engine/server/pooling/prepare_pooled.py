@@ -45,7 +45,7 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
         base64=body.encoding_format == "base64",
         json_bytes=_json_bytes(len(body.input), dimensions or info.size),
     )
-    return _request_of_texts(model, body, body.input, "input", options)
+    return _request_of_input(model, body, body.input, options)
 
 
 def _json_bytes(inputs: int, per_input: int) -> int:
@@ -77,7 +77,7 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
         labels=info.labels,
         json_bytes=_json_bytes(len(body.input), len(info.labels)),
     )
-    return _request_of_texts(model, body, body.input, "input", options)
+    return _request_of_input(model, body, body.input, options)
 
 
 def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -167,10 +167,10 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
     return pair
 
 
-def _request_of_texts(
-    model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
+def _request_of_input(
+    model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], options: PooledOptions
 ) -> PreparedRequest:
-    prompts = [_encode(model, body, text, param) for text in texts]
+    prompts = [_encode(model, body, text, "input") for text in texts]
     return _request_of_pairs(body, _unpaired(prompts), options)
 
 
