@@ -25,8 +25,8 @@ from octavo_engine.server.openai.prompts import encode_prompt, encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.loaded_model import LoadedModel
-from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer
+from octavo_engine.text.tokenizer_parts import TokenizerParts
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
 from tests.api.served import PATIENCE, Served

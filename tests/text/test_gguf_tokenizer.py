@@ -10,7 +10,7 @@ import pytest
 from transformers import BertTokenizer, Qwen2Tokenizer, XLMRobertaTokenizer
 
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.text.pieces import bytes_to_unicode
+from octavo_engine.text.token_bytes import bytes_to_unicode
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5

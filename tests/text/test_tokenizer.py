@@ -17,8 +17,8 @@ from octavo_engine.model.gguf.file import GGUFFile, read_gguf
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.text.gguf import metadata as gguf_metadata
 from octavo_engine.text.gguf.pre_tokenizers import pre_tokenizer
-from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+from octavo_engine.text.tokenizer_parts import TokenizerParts
 from tests.gguf_reading import quick_gguf
 from tests.text.probes import DIGITS, PROBES
 

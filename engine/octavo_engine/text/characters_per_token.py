@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from octavo_engine.text.pieces import bytes_to_unicode
+from octavo_engine.text.token_bytes import bytes_to_unicode
 
 _DIVIDING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})
 """Pre-tokenizers that only divide a text, unless their behavior is `Removed`."""

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 
 from octavo_engine.model.model_file import has_file, read_file, read_own_file
-from octavo_engine.text.parts import TokenizerParts, library_errors
 from octavo_engine.text.sentencepiece_file import read_sentencepiece
+from octavo_engine.text.tokenizer_parts import TokenizerParts, library_errors
 
 _MAX_JSON = 64 << 20
 _MAX_TOKENIZER = 64 << 20

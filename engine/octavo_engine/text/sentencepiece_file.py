@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 
 from octavo_engine.text.gguf.byte_pairs import character_decoder, character_pairs
 from octavo_engine.text.gguf.tokenizer import add_tokens
-from octavo_engine.text.parts import library_errors
+from octavo_engine.text.tokenizer_parts import library_errors
 
 _CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
 _BYTE_PAIRS = 2

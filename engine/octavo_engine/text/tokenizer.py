@@ -12,8 +12,8 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.text.characters_per_token import most_characters
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.hf_files import read_directory
-from octavo_engine.text.parts import TokenizerParts, library_errors
-from octavo_engine.text.pieces import spelling_of
+from octavo_engine.text.token_bytes import spelling_of
+from octavo_engine.text.tokenizer_parts import TokenizerParts, library_errors
 
 MAX_VOCABULARY = 1 << 20
 """The most tokens: four times as many as large vocabularies have. A mask of guided decoding has a bit for each."""

@@ -17,8 +17,8 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, WAITING_METRIC
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.api.value_at import value_at
-from octavo_operator.metrics_api.arithmetic import Decision, History, decide, proposal
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
+from octavo_operator.metrics_api.hpa_algorithm import Decision, History, decide, proposal
 from octavo_operator.metrics_api.load import Load
 from octavo_operator.metrics_api.other_scaler import OtherScaler
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod

@@ -10,7 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from octavo_engine.text.gguf.metadata import PREFIX, Metadata, by_id, flag, merges, numbers, text, token_id
 from octavo_engine.text.gguf.pre_tokenizers import CHARACTERS, COMPOSED, IGNORE_MERGES, pre_tokenizer
-from octavo_engine.text.parts import library_errors
+from octavo_engine.text.tokenizer_parts import library_errors
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 

@@ -26,11 +26,11 @@ from octavo_engine.text.gguf.metadata import (
     text,
     token_id,
 )
+from octavo_engine.text.gguf.post_processor import SpecialTokens
 from octavo_engine.text.gguf.pre_tokenizers import ROBERTA
-from octavo_engine.text.gguf.surroundings import Surroundings
 from octavo_engine.text.gguf.unigram import unigram
 from octavo_engine.text.gguf.word_pieces import with_hashes, word_pieces
-from octavo_engine.text.parts import TokenizerParts, library_errors
+from octavo_engine.text.tokenizer_parts import TokenizerParts, library_errors
 
 _KINDS: dict[str, Callable[[Metadata, Sequence[str]], Backend]] = {
     "bert": word_pieces,
@@ -56,7 +56,7 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
         tokens = with_hashes(metadata, tokens)
     backend = build(metadata, tokens)
     add_tokens(backend, tokens, metadata)
-    around = Surroundings.of(metadata, kind, tokens)
+    around = SpecialTokens.of(metadata, kind, tokens)
     around.put(backend, tokens)
     named = {"bos_token": around.bos, "eos_token": around.eos, "sep_token": around.separator}
     named |= {f"{short}_token": token_id(metadata, name, tokens) for short, name in _SPECIAL.items()}

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from octavo_engine.text.gguf.metadata import PREFIX, UNUSED, Metadata, flag, numbers, octets, token_id
-from octavo_engine.text.parts import library_errors
+from octavo_engine.text.tokenizer_parts import library_errors
 
 
 def unigram(metadata: Metadata, tokens: Sequence[str]) -> Backend:

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from octavo_engine.text.gguf.metadata import CONTROL, UNKNOWN, Metadata, flag, of_kinds, token_id
-from octavo_engine.text.parts import library_errors
+from octavo_engine.text.tokenizer_parts import library_errors
 
 _SPACE, _CONTINUES = "\N{LOWER ONE EIGHTH BLOCK}", "##"
 

@@ -10,7 +10,7 @@ from tokenizers import processors
 
 from octavo_engine.text.gguf.metadata import Metadata, flag, text, token_id
 from octavo_engine.text.gguf.pre_tokenizers import BOS_BY_DEFAULT, CHARACTERS, ROBERTA
-from octavo_engine.text.parts import library_errors
+from octavo_engine.text.tokenizer_parts import library_errors
 
 _ALWAYS_BOS = CHARACTERS - {"sarvam-moe"}
 """Names of Gemma's vocabularies; some of their files say by mistake that texts have no BOS token."""
@@ -19,7 +19,7 @@ _BERT = {"cls": 101, "seperator": 102}
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SpecialTokens:
     """Ids of special tokens and where they stand."""
 
     bos: int | None
@@ -35,14 +35,14 @@ class Surroundings:
     """Whether the second of two texts has tokens of type 1."""
 
     @staticmethod
-    def of(metadata: Metadata, kind: str, tokens: Sequence[str]) -> Surroundings:
+    def of(metadata: Metadata, kind: str, tokens: Sequence[str]) -> SpecialTokens:
         """Return what the metadata says of a vocabulary of this kind."""
         bos, eos = token_id(metadata, "bos", tokens), token_id(metadata, "eos", tokens)
         separator = token_id(metadata, "seperator", tokens)
         if kind == "bert":
             begin = bos if bos is not None else token_id(metadata, "cls", tokens, _BERT["cls"])
             end = token_id(metadata, "seperator", tokens, _BERT["seperator"])
-            return Surroundings(bos, eos, end, begin, end, None, marks_second=True)
+            return SpecialTokens(bos, eos, end, begin, end, None, marks_second=True)
         pre = text(metadata, "pre", None)
         by_default = pre in BOS_BY_DEFAULT or kind == "llama"
         begins = flag(metadata, "add_bos_token", by_default) or kind == "gemma4" or pre in _ALWAYS_BOS
@@ -52,7 +52,7 @@ class Surroundings:
         between = separator if separated and end is None else None
         if kind == "t5" or pre in ROBERTA:
             between = end
-        return Surroundings(bos, eos, separator, bos if begins else None, end, between, marks_second=False)
+        return SpecialTokens(bos, eos, separator, bos if begins else None, end, between, marks_second=False)
 
     def put(self, backend: Backend, tokens: Sequence[str]) -> None:
         """Make `backend` add the tokens; ValueError if it cannot."""

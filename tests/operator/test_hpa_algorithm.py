@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.metrics_api.arithmetic import History, decide, proposal
+from octavo_operator.metrics_api.hpa_algorithm import History, decide, proposal
 
 QUICK: dict[str, Any] = {
     "stabilizationWindowSeconds": 0,
