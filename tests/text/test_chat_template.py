@@ -142,7 +142,20 @@ def test_a_request_can_add_variables() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["{% for %}", "{{ x", "{% nonsense %}", "a" * (chat_template.MAX_TEMPLATE_CHARS + 1)]
+    "source",
+    [
+        "{% for %}",
+        "{{ x",
+        "{% nonsense %}",
+        "a" * (chat_template.MAX_TEMPLATE_CHARS + 1),
+        "{% for x in [1] %}" * 25 + "{% endfor %}" * 25,
+        "{% if x %}" * 120 + "{% endif %}" * 120,
+        "{% break %}",
+        "{{ dict(a=1, a=2) }}",
+        "{% macro m(a, a) %}{% endmacro %}",
+        "{{ " + "9" * 5000 + " }}",
+        "{{ " + "[" * 5000 + "]" * 5000 + " }}",
+    ],
 )
 def test_broken_templates_are_reported_when_loading(source: str) -> None:
     with pytest.raises(ChatTemplateError, match="template"):

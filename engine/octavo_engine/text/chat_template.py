@@ -22,6 +22,9 @@ RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt",
 """Names that a request's variables must not have. They must not have the names of special tokens either."""
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_FROM_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python raises for the code that Jinja makes of a template: 21 nested loops, a `break` outside of a loop or a
+repeated argument is a SyntaxError, a number of 5,000 digits a ValueError, very deep nesting one of the others."""
 
 
 class ChatTemplateError(ValueError):
@@ -36,7 +39,7 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template has {len(source)} characters, more than {MAX_TEMPLATE_CHARS}")
         try:
             self._template = TemplateEnvironment().from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, *_FROM_PYTHON) as error:
             raise ChatTemplateError(f"the chat template is broken: {error}") from None
         self.source = source
         self.special_tokens = dict(special_tokens)
