@@ -325,6 +325,55 @@ def test_no_other_spelling_of_a_name_escapes_its_schema(schema: dict[str, Any], 
         assert (LLMatcher(tokens, grammar).validate_tokens(written) == len(written)) == taken
 
 
+_SIZES = {"additionalProperties": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        ({"propertyNames": {"type": "string", "title": "any"}, **_SIZES}, [{}, {"a": 1, "b": 2}], [{"a": "x"}]),
+        ({"propertyNames": True}, [{"a": "x"}], []),
+        ({"propertyNames": {"enum": ["a", "b", 5]}, **_SIZES}, [{}, {"a": 1, "b": 2}], [{"c": 1}, {"a": "x"}]),
+        ({"propertyNames": {"const": "a"}, "required": ["a"], **_SIZES}, [{"a": 1}], [{}, {"b": 1}]),
+        ({"propertyNames": {"enum": ["a", "b"]}, "properties": {"a": {"type": "string"}}, **_SIZES},
+         [{"a": "x"}, {"b": 1}], [{"a": 1}, {"b": "x"}, {"c": 1}]),
+        ({"propertyNames": {"enum": ["a", "b"]}, "properties": {"a": {}}, "additionalProperties": False},
+         [{"a": 1}], [{"b": 1}]),
+        ({"propertyNames": {"$ref": "#/$defs/Color"}, "$defs": {"Color": {"type": "string", "enum": ["red"]}}},
+         [{"red": [1]}], [{"blue": 1}]),
+        ({"propertyNames": {"type": "string", "pattern": "^x"}, **_SIZES}, [{}, {"xy": 1}], [{"y": 1}, {"x": "y"}]),
+    ],
+)  # fmt: skip
+def test_names_of_properties_are_held_to_their_schema(schema: dict[str, Any], taken: Any, refused: Any) -> None:
+    """Pydantic's dict[Color, int] and Zod's record have `propertyNames`, which llguidance does not."""
+    tokens = LLTokenizer("byte")
+    nested = {"$defs": schema.get("$defs", {}), "properties": {"x": {"type": "object", **schema}}, "required": ["x"]}
+    for value in taken:
+        assert takes(tokens, {"type": "object", **schema}, value) and takes(tokens, nested, {"x": value})
+    for value in refused:
+        assert not takes(tokens, {"type": "object", **schema}, value)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"propertyNames": False},
+        {"propertyNames": {"minLength": 2}},
+        {"propertyNames": {"enum": ["a"], "pattern": "a"}},
+        {"propertyNames": {"enum": "a"}},
+        {"propertyNames": {"$ref": "#/$defs/missing"}},
+        {"propertyNames": {"$ref": "#/$defs/missing", "maxLength": 1}},
+        {"propertyNames": {"enum": ["a"]}, "properties": {"b": {}}},
+        {"propertyNames": {"enum": ["a"]}, "properties": 5},
+        {"propertyNames": {"enum": ["a"]}, "patternProperties": {"a": {}}},
+        {"propertyNames": {"enum": ["a"]}, "additionalProperties": {"enum": ["x" * 100]}},
+    ],
+)
+def test_names_of_properties_that_cannot_be_held_to_their_schema_are_refused(others: dict[str, Any]) -> None:
+    with pytest.raises(GrammarError):
+        check_grammar(json_schema_grammar({"type": "object", **others}))
+
+
 def test_repeated_names_do_not_count_as_several_properties() -> None:
     """llguidance took two of the same name for two properties."""
     with pytest.raises(GrammarError, match="minProperties may be at most 1 here"):

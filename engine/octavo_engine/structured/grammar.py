@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -19,6 +20,7 @@ from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.schema_walk import changed_schema
 from octavo_engine.structured.schema_controls import names_control_characters
 from octavo_engine.structured.schema_formats import with_exact_format
+from octavo_engine.structured.schema_names import without_property_names
 from octavo_engine.structured.schema_numbers import with_exact_numbers
 from octavo_engine.structured.schema_properties import with_counted_properties, with_joined_counts
 
@@ -38,7 +40,7 @@ WHITESPACE = r"( |\n {0,32})"
 _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
-_MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|[0-9.]{16}|[0-9][eE]')
+_MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]')
 """What is in the JSON text of each schema that `exact_schema` changes or refuses."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
@@ -81,7 +83,8 @@ def exact_schema(schema: dict[str, Any] | str) -> ExactSchema:
     if not _MAY_BE_INEXACT.search(text):
         return ExactSchema(value, text)
     try:
-        exact = changed_schema(changed_schema(value, with_joined_counts), _exact)
+        named = changed_schema(value, partial(without_property_names, root=value))
+        exact = changed_schema(changed_schema(named, with_joined_counts), _exact)
         return ExactSchema(exact, json.dumps(exact))
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
