@@ -31,22 +31,33 @@ INLINE void fetch(const char *token, int vectors, enum dtype dtype) {
     for (long line = 0; line < vectors * LANES * bytes_of(dtype); line += 64) __builtin_prefetch(token + line, 0, 2);
 }
 
-/* Scores of one query head and LANES tokens; `step` is the distance of tokens in the cache. Meanwhile LANES tokens from
-   `ahead` on are fetched, if it is not 0. */
-INLINE floats scores_of(const char *query, const char *keys, long step, int vectors, const char *ahead, enum dtype dtype) {
+/* Scores of one query head and LANES tokens of bfloat16, multiplied in pairs; `step` is the distance of tokens in the
+   cache. Meanwhile LANES tokens from `ahead` on are fetched, if it is not 0. */
+INLINE floats scores_of(const char *query, const char *keys, long step, int vectors, const char *ahead) {
     floats sums[LANES];
     UNROLL for (int j = 0; j < LANES; j++) {
         const char *key = keys + j * step;
-        if (ahead) fetch(ahead + j * step, vectors, dtype);
+        if (ahead) fetch(ahead + j * step, vectors, BFLOAT16);
         sums[j] = (floats){0};
-        if (dtype == FLOAT32)
-            for (int v = 0; v < vectors; v++)
-                sums[j] += load(query, v * LANES, FLOAT32) * load(key, v * LANES, FLOAT32);
-        else
-            for (int v = 0; v < vectors / 2; v++)
-                sums[j] = dot_pairs(sums[j], *(const words_at *)(query + v * BYTES), *(const words_at *)(key + v * BYTES));
+        for (int v = 0; v < vectors / 2; v++)
+            sums[j] = dot_pairs(sums[j], *(const words_at *)(query + v * BYTES), *(const words_at *)(key + v * BYTES));
     }
     return totals(sums);
+}
+
+/* The same of all query heads that share the keys, which are converted to float32 once, as the heads were before. */
+INLINE void float_scores(const float *query, const char *keys, long step, int heads, int vectors, const char *ahead,
+                         enum dtype dtype, floats scores[MAX_HEADS]) {
+    floats sums[MAX_HEADS][LANES];
+    UNROLL for (int j = 0; j < LANES; j++) {
+        fetch(ahead + j * step, vectors, dtype);
+        UNROLL for (int h = 0; h < heads; h++) sums[h][j] = (floats){0};
+        UNROLL for (int v = 0; v < vectors; v++) {
+            floats key = load(keys + j * step, v * LANES, dtype);
+            UNROLL for (int h = 0; h < heads; h++) sums[h][j] += load(query, (h * vectors + v) * LANES, FLOAT32) * key;
+        }
+    }
+    UNROLL for (int h = 0; h < heads; h++) scores[h] = totals(sums[h]);
 }
 
 /* Some tokens of a context: where in a cache, in heads, every LANES of them begin, and which count, from the first. */
@@ -90,16 +101,18 @@ INLINE float weigh(float *scores, long count, float *best, float *weight, enum d
     return before;
 }
 
-/* sums += the weights of two tokens (of one, if float32) times their values. bfloat16 values of both are paired by
-   interleaving halves of each 128 bits, which `in_order` undoes. */
+/* sums[h][0..count) += the weights of two tokens times `count` vectors of their values; of one token, if they are multiplied
+   in float32. Values of both are paired by interleaving halves of each 128 bits, which `in_order` undoes. */
 INLINE void add_values(floats sums[MAX_HEADS][MAX_VECTORS], float weights[MAX_HEADS][PIECE], const char *values, long step,
-                       long j, int first, int second, int heads, int vectors, enum dtype dtype) {
-    if (dtype == FLOAT32) {
-        UNROLL for (int v = 0; v < vectors; v++)
-            UNROLL for (int h = 0; h < heads; h++) sums[h][v] += load(values, v * LANES, FLOAT32) * weights[h][j];
+                       long j, int first, int second, int heads, int count, enum dtype dtype) {
+    if (multiplied(dtype) == FLOAT32) {
+        UNROLL for (int v = 0; v < count; v++) {
+            floats value = load(values, v * LANES, dtype);
+            UNROLL for (int h = 0; h < heads; h++) sums[h][v] += value * weights[h][j];
+        }
         return;
     }
-    UNROLL for (int v = 0; v < vectors; v += 2) {
+    UNROLL for (int v = 0; v < count; v += 2) {
         words even = first ? (words) * (const words_at *)(values + v * BYTES / 2) : (words){0};
         words odd = second ? (words) * (const words_at *)(values + step + v * BYTES / 2) : (words){0};
         words low = low_in_turn(even, odd), high = high_in_turn(even, odd);
@@ -112,36 +125,63 @@ INLINE void add_values(floats sums[MAX_HEADS][MAX_VECTORS], float weights[MAX_HE
     }
 }
 
-INLINE void pass(const struct attention *a, const struct pass *p, int heads, int vectors, enum dtype dtype, float *state) {
+/* The scores of a piece's tokens, times the scale; -infinity for those that do not count. */
+INLINE void score(const struct attention *a, const struct pass *p, int heads, int vectors, enum dtype dtype,
+                  float scores[MAX_HEADS][PIECE]) {
     const struct piece *piece = p->piece;
-    long row = a->head_dim + 2, low = piece->low, high = piece->high;
-    float weights[MAX_HEADS][PIECE];
-    floats sums[MAX_HEADS][MAX_VECTORS];
-    for (long t = 0; t * LANES < high; t++) {
+    float wide[MAX_HEADS * 128];
+    const float *query = dtype == FLOAT32 ? (const float *)p->query : wide;
+    if (multiplied(dtype) != dtype)
+        UNROLL for (int v = 0; v < heads * vectors; v++) store(wide, v * LANES, load(p->query, v * LANES, dtype), FLOAT32);
+    for (long t = 0; t * LANES < piece->high; t++) {
         const char *keys = p->keys + piece->at[t] * p->head, *values = p->values + piece->at[t] * p->head;
-        ints inside = (LANE_NUMBERS >= (int)(low - t * LANES)) & (LANE_NUMBERS < (int)(high - t * LANES));
-        UNROLL for (int h = 0; h < heads; h++) {
-            floats scores = scores_of(p->query + h * p->head, keys, p->step, vectors, h ? 0 : values, dtype);
-            *(floats_at *)&weights[h][t * LANES] = choose(inside, scores * a->scale, all(-__builtin_inff()));
-        }
+        ints inside = (LANE_NUMBERS >= (int)(piece->low - t * LANES)) & (LANE_NUMBERS < (int)(piece->high - t * LANES));
+        floats found[MAX_HEADS];
+        if (multiplied(dtype) == FLOAT32) float_scores(query, keys, p->step, heads, vectors, values, dtype, found);
+        else
+            UNROLL for (int h = 0; h < heads; h++)
+                found[h] = scores_of(p->query + h * p->head, keys, p->step, vectors, h ? 0 : values);
+        UNROLL for (int h = 0; h < heads; h++)
+            *(floats_at *)&scores[h][t * LANES] = choose(inside, found[h] * a->scale, all(-__builtin_inff()));
     }
-    UNROLL for (int h = 0; h < heads; h++) {
-        float *best = state + h * row + a->head_dim;
-        float before = weigh(weights[h], high, best, best + 1, dtype);
-        UNROLL for (int v = 0; v < vectors; v++) sums[h][v] = load(state, h * row + v * LANES, FLOAT32) * before;
-    }
-    int together = dtype == FLOAT32 ? 1 : 2;
+}
+
+/* state[v..v + count) of each head, `row` numbers apart, times `before`, += the weighted values of a piece. Meanwhile the
+   first `fetched` vectors of the next pass's keys are fetched. */
+INLINE void add_piece(const struct pass *p, float weights[MAX_HEADS][PIECE], const float *before, float *state, long row,
+                      int v, int count, int heads, int fetched, enum dtype dtype) {
+    const struct piece *piece = p->piece;
+    long low = piece->low, high = piece->high, first = v * LANES;
+    floats sums[MAX_HEADS][MAX_VECTORS];
+    UNROLL for (int h = 0; h < heads; h++)
+        UNROLL for (int i = 0; i < count; i++) sums[h][i] = load(state, h * row + first + i * LANES, FLOAT32) * before[h];
+    int together = numbers(multiplied(dtype));
     for (long t = 0; t * LANES < high; t++) {
-        const char *values = p->values + piece->at[t] * p->head - t * LANES * p->step;
-        const char *ahead = t * LANES < p->next->high ? p->next_keys + p->next->at[t] * p->head - t * LANES * p->step : 0;
+        const char *values = p->values + piece->at[t] * p->head - t * LANES * p->step + first * bytes_of(dtype);
+        const char *ahead = p->next_keys + p->next->at[t] * p->head - t * LANES * p->step;
+        int fetches = fetched && t * LANES < p->next->high;
         long j = low > t * LANES ? low & -together : t * LANES, end = high < (t + 1) * LANES ? high : (t + 1) * LANES;
         for (; j < end; j += together) {
-            for (int next = 0; ahead && next < together; next++) fetch(ahead + (j + next) * p->step, vectors, dtype);
-            add_values(sums, weights, values + j * p->step, p->step, j, j >= low, j + 1 < end, heads, vectors, dtype);
+            for (int i = 0; fetches && i < together; i++) fetch(ahead + (j + i) * p->step, fetched, dtype);
+            add_values(sums, weights, values + j * p->step, p->step, j, j >= low, j + 1 < end, heads, count, dtype);
         }
     }
     UNROLL for (int h = 0; h < heads; h++)
-        UNROLL for (int v = 0; v < vectors; v++) store(state, h * row + v * LANES, sums[h][v], FLOAT32);
+        UNROLL for (int i = 0; i < count; i++) store(state, h * row + first + i * LANES, sums[h][i], FLOAT32);
+}
+
+INLINE void pass(const struct attention *a, const struct pass *p, int heads, int vectors, enum dtype dtype, float *state) {
+    long row = a->head_dim + 2;
+    float weights[MAX_HEADS][PIECE], before[MAX_HEADS];
+    score(a, p, heads, vectors, dtype, weights);
+    UNROLL for (int h = 0; h < heads; h++) {
+        float *best = state + h * row + a->head_dim;
+        before[h] = weigh(weights[h], p->piece->high, best, best + 1, multiplied(dtype));
+    }
+    int count = vectors; /* those whose sums are in registers beside some others */
+    while (heads * count > REGISTERS - 4) count /= 2;
+    UNROLL for (int v = 0; v < vectors; v += count) 
+        add_piece(p, weights, before, state, row, v, count, heads, v ? 0 : vectors, dtype);
 }
 
 /* A pass for each number of heads and each size, as a function of its own: inlined into one loop, they took gcc more than
@@ -157,24 +197,19 @@ PASS(2, 64)
 PASS(3, 64)
 PASS(1, 96)
 PASS(1, 128)
-#if LANES == 16
 PASS(2, 128)
 PASS(3, 128)
-#endif
 
 INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, float *state) {
 #define CASE(H, D) case 1000 * H + D: pass_##H##_##D(a, p, state); return;
     switch (1000 * heads + a->head_dim) {
-        CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128)
-#if LANES == 16
-        CASE(2, 128) CASE(3, 128)
-#endif
+        CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128) CASE(2, 128) CASE(3, 128)
     }
 }
 
 /* How many of the `left` heads that share a KV head are computed together. */
 INLINE long together(const struct attention *a, long left) {
-    if (a->head_dim != 64 && (LANES < 16 || a->head_dim != 128)) return 1;
+    if (a->head_dim != 64 && a->head_dim != 128) return 1;
     return left == 4 ? 2 : left < MAX_HEADS ? left : MAX_HEADS;
 }
 
@@ -234,7 +269,7 @@ INLINE void join(const struct attention *a, long query, long first, long last, e
             weight += one[a->head_dim + 1] * share;
             for (int v = 0; v < a->head_dim / LANES; v++) sums[v] += load(one, v * LANES, FLOAT32) * share;
         }
-        if (dtype == BFLOAT16)
+        if (multiplied(dtype) == BFLOAT16)
             for (int v = 0; v < a->head_dim / LANES; v += 2) in_order(&sums[v], &sums[v + 1]);
         for (int v = 0; v < a->head_dim / LANES; v++)
             store(a->output, (query * a->heads + h) * a->head_dim + v * LANES, last > first ? sums[v] / weight : all(0),

@@ -25,6 +25,9 @@ INLINE words high_in_turn(words a, words b) { return (words)_mm256_unpackhi_epi1
 INLINE ints nearest(floats x) { return (ints)_mm256_cvtps_epi32((__m256)x); }
 INLINE ints dot_twos(words a, words b) { return (ints)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
 INLINE words sums_of_twos(words a, words b) { return (words)_mm256_maddubs_epi16((__m256i)a, (__m256i)b); }
+INLINE words sums_of_signed_twos(words a, words b) {
+    return (words)_mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)a), _mm256_sign_epi8((__m256i)b, (__m256i)a));
+}
 
 INLINE ints signed_bytes(const void *from) { return (ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64(from)); }
 INLINE ints unsigned_bytes(const void *from) { return (ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(from)); }

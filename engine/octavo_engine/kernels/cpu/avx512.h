@@ -14,6 +14,11 @@ INLINE words high_in_turn(words a, words b) { return (words)_mm512_unpackhi_epi1
 INLINE ints nearest(floats x) { return (ints)_mm512_cvtps_epi32((__m512)x); }
 INLINE ints dot_twos(words a, words b) { return (ints)_mm512_madd_epi16((__m512i)a, (__m512i)b); }
 INLINE words sums_of_twos(words a, words b) { return (words)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
+INLINE words sums_of_signed_twos(words a, words b) {
+    __mmask64 negative = _mm512_movepi8_mask((__m512i)a);
+    __m512i signs = _mm512_mask_sub_epi8((__m512i)b, negative, _mm512_setzero_si512(), (__m512i)b);
+    return (words)_mm512_maddubs_epi16(_mm512_abs_epi8((__m512i)a), signs);
+}
 
 INLINE ints signed_bytes(const void *from) { return (ints)_mm512_cvtepi8_epi32(_mm_loadu_si128(from)); }
 INLINE ints unsigned_bytes(const void *from) { return (ints)_mm512_cvtepu8_epi32(_mm_loadu_si128(from)); }

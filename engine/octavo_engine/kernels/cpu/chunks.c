@@ -2,21 +2,23 @@
 
    A tile is ROWS rows, each a (query, head) of those that share a KV head, and each in a lane of its own, so that a
    row's largest score and its sum need no look across lanes. Keys and values are copied out of their blocks, KEYS at a
-   time; a word of them (two bfloat16 or a float) is broadcast to all rows. */
+   time; a word of them (two bfloat16 or a float) is broadcast to all rows. Without an instruction for pairs of bfloat16 they
+   are converted to float32 in these copies. */
 #include "kernels.h"
 #include "tiles.h"
 #include "vector.h"
 
 #define TILE (REGISTERS / 4) /* keys or dimensions whose sums are in registers at once */
-#define VECTORS (TILES || LANES == 4 ? 8 : 2) /* of rows for which keys and values are copied once */
 #if TILES
 #define UNIT TILE_DEPTH
 #define KEYS 128
+#define ROWS 128 /* for which keys and values are copied once */
 #else
 #define UNIT TILE /* keys that are multiplied at least */
 #define KEYS 64
+#define ROWS 32
 #endif
-#define ROWS (VECTORS * LANES)
+#define VECTORS (ROWS / LANES)
 #define RUN 16 /* keys that are next to one another in a block */
 #define MAX_DIM 128
 
@@ -40,9 +42,6 @@ struct scratch {
     float sums[MAX_DIM][ROWS];
 } __attribute__((aligned(64)));
 
-/* Numbers in a word. */
-INLINE int numbers(enum dtype dtype) { return dtype == FLOAT32 ? 1 : 2; }
-
 INLINE floats dot(floats sum, words a, words b, enum dtype dtype) {
     return dtype == FLOAT32 ? sum + (floats)a * (floats)b : dot_pairs(sum, a, b);
 }
@@ -64,6 +63,7 @@ INLINE void multiply(floats sums[TILE][2], const uint32_t *x, const uint32_t *y,
 INLINE void take_queries(const struct chunks *a, const struct chunk *c, long first, long kv, int vectors,
                          struct scratch *s, enum dtype dtype) {
     long group = a->heads / a->kv_heads, size = a->head_dim * bytes_of(dtype);
+    long count = a->head_dim / numbers(multiplied(dtype));
     for (int v = 0; v < vectors; v++) {
         const char *from[LANES];
         for (int i = 0; i < LANES; i++) {
@@ -71,9 +71,9 @@ INLINE void take_queries(const struct chunks *a, const struct chunk *c, long fir
             const char *token = a->query + (c->query + row / group) * a->query_stride * bytes_of(dtype);
             from[i] = token + (kv * group + row % group) * size;
         }
-        for (long word = 0; word < size / 4; word += LANES) {
+        for (long word = 0; word < count; word += LANES) {
             floats rows[LANES]; /* or pairs of bfloat16 */
-            UNROLL for (int i = 0; i < LANES; i++) rows[i] = load(from[i], word, FLOAT32);
+            UNROLL for (int i = 0; i < LANES; i++) rows[i] = load(from[i], word, PAIRS ? FLOAT32 : dtype);
             transpose(rows);
             UNROLL for (int i = 0; i < LANES; i++) *(floats_at *)&s->query[word + i][v * LANES] = rows[i];
         }
@@ -85,9 +85,9 @@ INLINE long whole_tiles(long keys) { return (keys + UNIT - 1) / UNIT * UNIT; }
 /* One key and value into place `j`; where there is none, zeros. */
 INLINE void take_key(const char *key, const char *value, long j, long head_dim, struct scratch *s, enum dtype dtype) {
     for (long d = 0; d < head_dim; d += LANES)
-        if (dtype == FLOAT32) {
-            *(floats_at *)(s->keys[j] + d) = key ? load(key, d, FLOAT32) : all(0);
-            *(floats_at *)(s->values[j] + d) = value ? load(value, d, FLOAT32) : all(0);
+        if (multiplied(dtype) == FLOAT32) {
+            *(floats_at *)(s->keys[j] + d) = key ? load(key, d, dtype) : all(0);
+            *(floats_at *)(s->values[j] + d) = value ? load(value, d, dtype) : all(0);
         } else {
             halves none = {0}, one = key ? (halves) * (const halves_at *)(key + 2 * d) : none;
             *(halves_at *)((uint16_t *)s->keys[j] + d) = one;
@@ -273,7 +273,8 @@ INLINE void tile_of(const struct chunks *a, const struct chunk *c, long first, l
         long count = highest + 1 - key < KEYS ? highest + 1 - key : KEYS;
         take_keys(a, c->row, kv, key, count, &s, dtype);
         count = whole_tiles(count);
-        add_keys(a, &s, position, key, count, vectors, key + count - 1 > lowest || highest - key >= a->window, &now, dtype);
+        add_keys(a, &s, position, key, count, vectors, key + count - 1 > lowest || highest - key >= a->window, &now,
+                 multiplied(dtype));
     }
     give_rows(a, c, first, kv, &s, now.weight, vectors, dtype);
 }

@@ -10,18 +10,15 @@
 #include "vector.h"
 
 #define GRAIN 32 /* inputs that share a scale */
-#define STEPS (GRAIN / 4)
 #define AHEAD 4096 /* bytes of codes that are fetched before they are used */
-#define MOST_TOKENS (REGISTERS == 32 ? 16 : 4)
-#define SOME_TOKENS 4
+#define VECTORS (TILE_OF_ROWS / LANES)
+#define MOST_TOKENS (REGISTERS == 32 ? 16 / VECTORS : 4)
+#define SOME_TOKENS (MOST_TOKENS == 16 ? 4 : 2)
+#define PART_BYTES (1 << 18) /* of inputs that stay in a core's own cache while all codes pass by */
 
 /* GRAIN inputs of a token. A grain of codes may be half of them, which have sums of their own. */
 struct inputs {
-#if defined(dot_fours)
     int8_t numbers[GRAIN];
-#else
-    int8_t numbers[2 * GRAIN]; /* codes of 8 bits are multiplied in 16 bits, in which two products cannot overflow */
-#endif
     float scale;
     float sums[2];
     int32_t starts[2]; /* what the codes' offset makes of the inputs */
@@ -38,6 +35,43 @@ struct product {
     int32_t offset;      /* what is subtracted from each code */
     struct inputs *x;    /* of tokens that are multiplied together: [inner / GRAIN][tokens] */
 };
+
+/* What the products of four columns after four are added to, until a grain is complete. */
+struct partial {
+#if defined(dot_fours)
+    ints sum;
+#else
+    words twos; /* sums of 16 bits: of codes of 4 bits at most 8 * 2 * 15 * 127, which is less than 2^15 */
+    ints sum;   /* of codes of 8 bits, two of whose products fill 16 bits */
+#endif
+};
+
+#if defined(dot_fours)
+INLINE void add_four(struct partial *p, words codes, words x, int bits) { p->sum = dot_fours(p->sum, codes, x); }
+INLINE ints in_all(struct partial p, int bits) { return p.sum; }
+#else
+INLINE ints ones(words twos) { return dot_twos(twos, (words){0} + 0x00010001u); }
+INLINE void add_four(struct partial *p, words codes, words x, int bits) {
+    if (bits == 4) {
+        p->twos = add_halves(p->twos, sums_of_twos(codes, x));
+        IN_REGISTER(p->twos);
+    } else {
+        p->sum += ones(sums_of_signed_twos(codes, x));
+        IN_REGISTER(p->sum);
+    }
+}
+INLINE ints in_all(struct partial p, int bits) { return bits == 4 ? ones(p.twos) : p.sum; }
+#endif
+
+/* The products of a word of codes with the inputs from x on. */
+INLINE void add(struct partial *p, words codes, const int8_t *x, int bits) {
+    if (bits == 8) {
+        add_four(p, codes, word_at(x), 8);
+        return;
+    }
+    add_four(p, codes & 0x0f0f0f0fu, word_at(x), 4);
+    add_four(p, (codes >> 4) & 0x0f0f0f0fu, word_at(x + 4), 4);
+}
 
 /* Of all tokens the next so many are multiplied together, from `token` on. */
 INLINE int together(long token, long tokens) {
@@ -90,90 +124,83 @@ INLINE void take_inputs(const struct product *a, const void *x, long token, long
         to->starts[half] = -a->offset * sum;
     }
     memcpy(to->numbers, numbers, sizeof numbers);
-#if !defined(dot_fours)
-    static const int even_first[] = {0, 2, 1, 3}; /* as codes are taken from words */
-    if (a->w->bits == 8)
-        for (int i = 0; i < GRAIN; i++) ((int16_t *)to->numbers)[i] = numbers[i / 4 * 4 + even_first[i % 4]];
-#endif
 }
 
-/* The rows of a tile that are in the lanes. */
-struct rows {
-    long first;     /* of the tile */
-    int all, start; /* rows of the tile; the first one in the lanes, counted within it */
-    int count;      /* in the lanes */
+/* A tile: rows in the lanes of VECTORS registers, which are multiplied with the same inputs. */
+struct tile {
+    long first; /* its first row */
+    int rows;   /* how many it has */
 };
 
+/* The rows in register `v`; a whole tile has all of them. */
+INLINE int count_of(struct tile r, int v, int whole) {
+    int left = r.rows - v * LANES;
+    return whole || left >= LANES ? LANES : left > 0 ? left : 0;
+}
+
 /* Scales of a group of columns, and what is added to its numbers. */
-INLINE void scales_of(const struct product *a, struct rows r, long group, floats *scale, floats *minimum) {
+INLINE void scales_of(const struct product *a, struct tile r, int v, int whole, long group, floats *scale, floats *minimum) {
     const struct codes *w = a->w;
-    long at = r.first * w->groups + group * r.all + r.start;
-    *scale = some_scales(w->scale, at, r.count, w->scales);
-    if (w->minimum) *minimum = some_scales(w->minimum, at, r.count, w->scales);
+    int count = count_of(r, v, whole), all = whole ? TILE_OF_ROWS : r.rows;
+    long at = r.first * w->groups + group * all + v * LANES;
+    *scale = some_scales(w->scale, at, count, w->scales);
+    if (w->minimum) *minimum = some_scales(w->minimum, at, count, w->scales);
     if (w->scales == SCALE_INT8) {
-        long blocks = (w->inner + SUPER - 1) / SUPER, block = r.first * blocks + group * w->group / SUPER * r.all + r.start;
-        *scale *= some_scales(w->super_scale, block, r.count, SCALE_FLOAT16);
-        if (w->minimum) *minimum *= some_scales(w->super_minimum, block, r.count, SCALE_FLOAT16);
+        long blocks = (w->inner + SUPER - 1) / SUPER, block = r.first * blocks + group * w->group / SUPER * all + v * LANES;
+        *scale *= some_scales(w->super_scale, block, count, SCALE_FLOAT16);
+        if (w->minimum) *minimum *= some_scales(w->super_minimum, block, count, SCALE_FLOAT16);
     }
-    if (w->zero) *minimum = -some_scales(w->zero, at, r.count, SCALE_UINT8) * *scale;
+    if (w->zero) *minimum = -some_scales(w->zero, at, count, SCALE_UINT8) * *scale;
 }
 
-/* The codes of GRAIN columns, four of a row in each word. */
-INLINE void take_codes(const uint8_t *codes, long step, int count, int bits, words to[STEPS]) {
-    if (bits == 8) {
-        UNROLL for (int i = 0; i < STEPS; i++) to[i] = some_words(codes + i * step, count);
-        return;
-    }
-    UNROLL for (int i = 0; i < STEPS / 2; i++) {
-        words both = some_words(codes + i * step, count);
-        to[2 * i] = both & 0x0f0f0f0fu;
-        to[2 * i + 1] = (both >> 4) & 0x0f0f0f0fu;
-    }
-}
-
-/* start + the products of `steps` words of codes with inputs. */
-INLINE ints dot(const words *codes, const int8_t *x, int steps, int bits, int32_t start) {
-    ints sum = (ints){0} + start;
-#if defined(dot_fours)
-    UNROLL for (int i = 0; i < steps; i++) sum = dot_fours(sum, codes[i], word_at(x + 4 * i));
-#else
-    if (bits == 8) {
-        UNROLL for (int i = 0; i < steps; i++) {
-            sum += dot_twos(codes[i] & 0x00ff00ffu, word_at(x + 8 * i));
-            sum += dot_twos((codes[i] >> 8) & 0x00ff00ffu, word_at(x + 8 * i + 4));
+/* The products of `columns` codes with inputs; `tokens` of them begin at x, each with its `half`. */
+INLINE void multiply(const struct inputs *x, struct tile r, int whole, const uint8_t *codes, int columns, int half, int tokens,
+                     int bits, ints sums[MOST_TOKENS][VECTORS]) {
+    long step = 4 * (whole ? TILE_OF_ROWS : r.rows);
+    struct partial partial[MOST_TOKENS][VECTORS];
+    UNROLL for (int t = 0; t < tokens; t++)
+        UNROLL for (int v = 0; v < VECTORS; v++) partial[t][v] = (struct partial){0};
+    UNROLL for (int i = 0; i < columns * bits / 32; i++) {
+        words code[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            const uint8_t *from = codes + i * step + 4 * v * LANES;
+            code[v] = whole ? (words) * (const words_at *)from : some_words(from, count_of(r, v, whole));
         }
-        return sum;
+        UNROLL for (int t = 0; t < tokens; t++) {
+            const int8_t *numbers = x[t].numbers + half * columns + i * (32 / bits);
+            UNROLL for (int v = 0; v < VECTORS; v++) add(&partial[t][v], code[v], numbers, bits);
+        }
     }
-    words twos = {0}; /* at most 8 * 2 * 15 * 127, which is less than 2^15 */
-    UNROLL for (int i = 0; i < steps; i++) twos = add_halves(twos, sums_of_twos(codes[i], word_at(x + 4 * i)));
-    sum += dot_twos(twos, (words){0} + 0x00010001u);
-#endif
-    return sum;
+    UNROLL for (int t = 0; t < tokens; t++)
+        UNROLL for (int v = 0; v < VECTORS; v++) sums[t][v] = in_all(partial[t][v], bits);
 }
 
-/* The sums of the rows in the lanes with `tokens` tokens from `token` on, which are multiplied together. */
-INLINE void sums_of(const struct product *a, struct rows r, long token, int tokens, int bits, int grain,
-                    floats sums[MOST_TOKENS]) {
+/* The sums of the rows of a tile with `tokens` tokens from `token` on, which are multiplied together. */
+INLINE void sums_of(const struct product *a, struct tile r, int whole, long token, int tokens, int bits, int grain,
+                    floats sums[MOST_TOKENS][VECTORS]) {
     const struct codes *w = a->w;
-    long inner = w->inner, step = 4 * r.all, group = 0, left = w->group;
-    const uint8_t *codes = w->codes + r.first * (inner * bits / 8) + 4 * r.start;
+    long inner = w->inner, group = 0, left = w->group, size = (whole ? TILE_OF_ROWS : r.rows) * grain * bits / 8;
+    const uint8_t *codes = w->codes + r.first * (inner * bits / 8);
     const struct inputs *x = a->x + token * (inner / GRAIN), *end = x + tokens * (inner / GRAIN);
-    int bytes = bits == 8 ? sizeof x->numbers / GRAIN : 1;
-    UNROLL for (int t = 0; t < tokens; t++) sums[t] = (floats){0};
-    for (; x < end; x += tokens, codes += step * (GRAIN * bits / 32)) {
-        words four[STEPS];
-        for (long line = 0; line < step * (GRAIN * bits / 32); line += 64) __builtin_prefetch(codes + AHEAD + line, 0, 2);
-        take_codes(codes, step, r.count, bits, four);
-        UNROLL for (int half = 0; half < GRAIN / grain; half++) {
-            floats scale, minimum = {0};
-            scales_of(a, r, group, &scale, &minimum);
-            if (!(left -= grain)) group++, left = w->group;
-            UNROLL for (int t = 0; t < tokens; t++) {
-                ints whole = dot(four + half * grain / 4, x[t].numbers + half * grain * bytes, grain / 4, bits, x[t].starts[half]);
-                sums[t] += __builtin_convertvector(whole, floats) * (x[t].scale * scale);
+    UNROLL for (int t = 0; t < tokens; t++)
+        UNROLL for (int v = 0; v < VECTORS; v++) sums[t][v] = (floats){0};
+    for (; x < end; x += tokens) {
+        UNROLL for (int half = 0; half < GRAIN / grain; half++, codes += size) {
+            ints wholes[MOST_TOKENS][VECTORS];
+            for (long line = 0; line < size; line += 64) __builtin_prefetch(codes + AHEAD + line, 0, 2);
+            multiply(x, r, whole, codes, grain, half, tokens, bits, wholes);
+            if (a->offset)
+                UNROLL for (int t = 0; t < tokens; t++)
+                    UNROLL for (int v = 0; v < VECTORS; v++) wholes[t][v] += x[t].starts[half];
+            UNROLL for (int v = 0; v < VECTORS; v++) {
+                floats scale, minimum = {0};
+                scales_of(a, r, v, whole, group, &scale, &minimum);
+                UNROLL for (int t = 0; t < tokens; t++)
+                    sums[t][v] += __builtin_convertvector(wholes[t][v], floats) * (x[t].scale * scale);
+                if (!a->shifted) continue;
+                UNROLL for (int t = 0; t < tokens; t++) sums[t][v] += minimum * x[t].sums[half];
             }
-            if (!a->shifted) continue;
-            UNROLL for (int t = 0; t < tokens; t++) sums[t] += minimum * x[t].sums[half];
+            if (!(left -= grain)) group++, left = w->group;
         }
     }
 }
@@ -186,41 +213,59 @@ INLINE floats some(const char *from, long index, int count, int dtype) {
     return load(values, 0, dtype);
 }
 
-INLINE void give(const struct product *a, struct rows r, long token, floats sums, int dtype, int out) {
-    long row = r.first + r.start, at = token * a->stride + row;
+INLINE void give(const struct product *a, long row, int count, long token, floats sums, int dtype, int out) {
+    long at = token * a->stride + row;
     char values[BYTES];
-    if (a->bias) sums += some(a->bias, row, r.count, dtype);
-    if (a->addend) sums += some(a->addend, at, r.count, dtype);
-    if (r.count == LANES) {
+    if (a->bias) sums += some(a->bias, row, count, dtype);
+    if (a->addend) sums += some(a->addend, at, count, dtype);
+    if (count == LANES) {
         store(a->y, at, sums, out);
         return;
     }
     store(values, 0, sums, out);
-    memcpy(a->y + at * bytes_of(out), values, r.count * bytes_of(out));
+    memcpy(a->y + at * bytes_of(out), values, count * bytes_of(out));
 }
 
-static void give_all(const struct product *a, struct rows r, long token, int tokens, const floats sums[MOST_TOKENS]) {
-    for (int t = 0; t < tokens; t++)
-        if (a->out == BFLOAT16) give(a, r, token + t, sums[t], BFLOAT16, BFLOAT16);
-        else give(a, r, token + t, sums[t], a->dtype, FLOAT32);
+static void give_all(const struct product *a, struct tile r, long token, int tokens, const floats sums[MOST_TOKENS][VECTORS]) {
+    for (int v = 0; v < VECTORS; v++) {
+        int count = count_of(r, v, 0);
+        long row = r.first + v * LANES;
+        for (int t = 0; t < tokens && count; t++)
+            if (a->out == BFLOAT16) give(a, row, count, token + t, sums[t][v], BFLOAT16, BFLOAT16);
+            else give(a, row, count, token + t, sums[t][v], a->dtype, FLOAT32);
+    }
 }
 
-INLINE void tokens_of(const struct product *a, struct rows r, long token, int tokens) {
-    floats sums[MOST_TOKENS];
-    if (a->w->bits == 4) sums_of(a, r, token, tokens, 4, 32, sums);
-    else if (a->grain == 32) sums_of(a, r, token, tokens, 8, 32, sums);
-    else sums_of(a, r, token, tokens, 8, 16, sums);
+INLINE void tokens_of(const struct product *a, struct tile r, int whole, long token, int tokens) {
+    floats sums[MOST_TOKENS][VECTORS];
+    if (a->w->bits == 4) sums_of(a, r, whole, token, tokens, 4, 32, sums);
+    else if (a->grain == 32) sums_of(a, r, whole, token, tokens, 8, 32, sums);
+    else sums_of(a, r, whole, token, tokens, 8, 16, sums);
     give_all(a, r, token, tokens, sums);
 }
 
-static void rows_of(const struct product *a, struct rows r) {
-    int now;
-    for (long token = 0; token < a->tokens; token += now) {
+/* The outputs of a tile for the tokens [token, end). */
+INLINE void rows_of(const struct product *a, struct tile r, int whole, long token, long end) {
+    for (int now; token < end; token += now) {
         now = together(token, a->tokens);
-        if (now == MOST_TOKENS) tokens_of(a, r, token, MOST_TOKENS);
-        else if (now == SOME_TOKENS) tokens_of(a, r, token, SOME_TOKENS);
-        else tokens_of(a, r, token, 1);
+        if (now == MOST_TOKENS) tokens_of(a, r, whole, token, MOST_TOKENS);
+        else if (now == SOME_TOKENS) tokens_of(a, r, whole, token, SOME_TOKENS);
+        else tokens_of(a, r, whole, token, 1);
     }
+}
+
+static void whole_tile(const struct product *a, long first, long token, long end) {
+    rows_of(a, (struct tile){first, TILE_OF_ROWS}, 1, token, end);
+}
+
+static void last_tile(const struct product *a, long first, long token, long end) {
+    rows_of(a, (struct tile){first, a->w->rows - first}, 0, token, end);
+}
+
+/* How many tokens' inputs are read once for each tile of rows. */
+INLINE long part_tokens(const struct product *a) {
+    long tokens = PART_BYTES / (a->w->inner / GRAIN * sizeof(struct inputs)) / MOST_TOKENS * MOST_TOKENS;
+    return tokens > MOST_TOKENS ? tokens : MOST_TOKENS;
 }
 
 /* Bytes of scratch memory that `integer_linear` needs with inputs of `inner` columns. */
@@ -229,27 +274,24 @@ long integer_scratch(long tokens, long inner) { return tokens * (inner / GRAIN +
 /* y [tokens, stride] gets rows of W x + bias + addend; `out` is the type of y, `dtype` that of all else. */
 void integer_linear(const struct codes *w, const void *x, const void *bias, const void *addend, void *y, void *scratch,
                     long tokens, long stride, int dtype, int out, int threads) {
-    long blocks = w->inner / GRAIN, parts = TILE_OF_ROWS / LANES, tiles = (w->rows + TILE_OF_ROWS - 1) / TILE_OF_ROWS;
+    long blocks = w->inner / GRAIN, tiles = (w->rows + TILE_OF_ROWS - 1) / TILE_OF_ROWS;
     struct product a = {.w = w, .bias = bias, .addend = addend, .y = y, .stride = stride, .tokens = tokens, .dtype = dtype,
                         .out = out, .shifted = w->minimum || w->zero, .x = scratch};
     a.grain = w->bits == 4 || w->group >= w->inner || w->group % 32 == 0 ? 32 : 16;
     a.offset = (int32_t)w->offset + (w->bits == 8 && !SIGNED_CODES ? 128 : 0);
+    long part = part_tokens(&a);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (long i = 0; i < tokens * blocks; i++)
             if (dtype == FLOAT32) take_inputs(&a, x, i / blocks, i % blocks * GRAIN, FLOAT32);
             else take_inputs(&a, x, i / blocks, i % blocks * GRAIN, BFLOAT16);
-#pragma omp for schedule(dynamic, chunk(tiles * parts, threads))
-        for (long i = 0; i < tiles * parts; i++) {
-            struct rows r = {i / parts * TILE_OF_ROWS, TILE_OF_ROWS, i % parts * LANES, LANES};
-            if (r.first + TILE_OF_ROWS <= w->rows) {
-                rows_of(&a, r);
-                continue;
-            }
-            r.all = w->rows - r.first;
-            r.count = r.all - r.start < LANES ? r.all - r.start : LANES;
-            if (r.count > 0) rows_of(&a, r);
+        for (long token = 0, end; token < tokens; token = end) {
+            end = tokens - token < part ? tokens : token + part;
+#pragma omp for schedule(dynamic, chunk(tiles, threads)) nowait
+            for (long i = 0; i < tiles; i++)
+                if ((i + 1) * TILE_OF_ROWS <= w->rows) whole_tile(&a, i * TILE_OF_ROWS, token, end);
+                else last_tile(&a, i * TILE_OF_ROWS, token, end);
         }
     }
 }

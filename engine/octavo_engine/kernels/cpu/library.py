@@ -75,7 +75,7 @@ class AttentionStep:
 
 def packed_words(tokens: int, inner: int) -> int:
     """Return the scratch memory of `linear` for an input [tokens, inner], in words of 32 bits (linear.c)."""
-    return 0 if tokens <= _FEW else -(-min(tokens, _PART_TOKENS) // _GROUP) * _GROUP * inner // 2
+    return 0 if tokens <= _FEW else -(-min(tokens, _PART_TOKENS) // _GROUP) * _GROUP * inner
 
 
 @functools.cache

@@ -2,7 +2,8 @@
 
    Up to eight tokens: each weight row is multiplied along itself ("dots"), which takes no longer than to read the
    weights. More: tokens lie in the lanes of one or two registers, and a pair of weights is broadcast to all of them
-   ("lanes"), so that sums need no adding up across lanes and a tile of them fills the registers. With AMX all but one
+   ("lanes"), so that sums need no adding up across lanes and a tile of them fills the registers. Without an instruction
+   for pairs, tokens and a tile's weights are converted to float32 before, and single weights are broadcast. With AMX all but one
    token are multiplied in tiles: weights as they lie in memory, tokens as in the lanes of one register. Up to 32 tokens
    take no longer than to read the weights. */
 #include <omp.h>
@@ -14,7 +15,7 @@
 struct linear {
     const uint16_t *x, *weight, *bias, *addend;
     uint16_t *y;
-    uint32_t *packed; /* [groups][inner / 2][width]: for each pair of inputs the tokens of a group */
+    uint32_t *packed; /* [groups][inner / NUMBERS][width]: for each word of inputs the tokens of a group */
     long tokens, inner, rows, outputs;
     enum epilogue epilogue;
 };
@@ -24,11 +25,12 @@ struct linear {
 #define FEW 1 /* tokens for which tiles are no quicker than dots */
 #define DOT_SUMS 4
 #define DOT_AHEAD 1024 /* weights between those that are multiplied and those that are fetched meanwhile */
-#define TILE_ROWS (REGISTERS == 32 ? 12 : 4)
+#define NUMBERS (PAIRS ? 2 : 1) /* inputs in a word: bfloat16, or one float32 */
+#define TILE_ROWS (REGISTERS == 32 ? 12 : 6)
 #define MAX_WIDTH (2 * LANES)
-#define PART_TOKENS (TILES ? 512 : 256) /* tokens that are multiplied at once */
-#define MANY_INPUTS 768                 /* with more of them 256 tokens are multiplied at once */
-#define MAX_GROUPS (PART_TOKENS / LANES)
+#define PART_TOKENS (TILES ? 512 : PAIRS ? 256 : 128) /* tokens that are multiplied at once */
+#define MANY_INPUTS 768 /* with more of them, half as many tokens are multiplied at once in tiles */
+#define MAX_GROUPS (PART_TOKENS / (TILES ? LANES : MAX_WIDTH))
 #define DEPTH 384 /* inputs multiplied at once where there are many tokens */
 
 INLINE floats some(const uint16_t *from, long index, int count) {
@@ -69,14 +71,33 @@ INLINE floats finish_row(const struct linear *a, long row, floats sum, floats ga
     return sum * silu(a->bias ? gate + wide(a->bias[row]) : gate);
 }
 
+/* Whether dots read tokens from `packed`, as float32, rather than as they are. */
+INLINE int widened(int tokens) { return !PAIRS && tokens > 2; }
+
+/* A token to `packed`: of each 2 * LANES inputs the even ones, then the odd ones. */
+static void widen_token(const struct linear *a, long token) {
+    for (long k = 0; k + 2 * LANES <= a->inner; k += 2 * LANES) {
+        words pairs = *(const words_at *)(a->x + token * a->inner + k);
+        store(a->packed, token * a->inner + k, (floats)(pairs << 16), FLOAT32);
+        store(a->packed, token * a->inner + k + LANES, (floats)(pairs & 0xffff0000u), FLOAT32);
+    }
+}
+
+/* sum + the products of 2 * LANES weights with a token's inputs from `k` on. */
+INLINE floats dot_inputs(const struct linear *a, floats sum, words w, long token, long k, int tokens) {
+    long at = token * a->inner + k;
+    if (!widened(tokens)) return dot_pairs(sum, w, *(const words_at *)(a->x + at));
+    sum += (floats)(w << 16) * load(a->packed, at, FLOAT32);
+    return sum + (floats)(w & 0xffff0000u) * load(a->packed, at + LANES, FLOAT32);
+}
+
 /* `steps` times 2 * LANES products of one weight row with each token, each step into sums of its own. */
 INLINE void dot_steps(const struct linear *a, const uint16_t *weight, long k, int steps, int tokens,
                       floats sums[DOT_TOKENS][DOT_SUMS]) {
     for (int i = 0; i < steps; i++, k += 2 * LANES) {
         words w = *(const words_at *)(weight + k);
         __builtin_prefetch(weight + k + DOT_AHEAD, 0, 3);
-        UNROLL for (int t = 0; t < tokens; t++)
-            sums[t][i] = dot_pairs(sums[t][i], w, *(const words_at *)(a->x + t * a->inner + k));
+        UNROLL for (int t = 0; t < tokens; t++) sums[t][i] = dot_inputs(a, sums[t][i], w, t, k, tokens);
     }
 }
 
@@ -125,19 +146,50 @@ static void dot_tile_of(const struct linear *a, long row) {
     }
 }
 
+#if PAIRS
+/* The weights of a tile as `lanes` multiplies them: where they are. */
+struct block {
+    const uint16_t *weights;
+    long stride; /* from row to row */
+};
+
+INLINE struct block block_of(const uint16_t *weight, long inner, long depth, int count, float *memory) {
+    return (struct block){weight, inner};
+}
+
+INLINE words weights_at(const struct block *b, int row, long word) { return word_at(b->weights + row * b->stride + 2 * word); }
+INLINE floats dot(floats sum, words a, words b) { return dot_pairs(sum, a, b); }
+#else
+struct block {
+    const float *weights; /* [TILE_ROWS][DEPTH] */
+};
+
+INLINE struct block block_of(const uint16_t *weight, long inner, long depth, int count, float *memory) {
+    for (int r = 0; r < count; r++) {
+        long k = 0;
+        for (; k + LANES <= depth; k += LANES) store(memory, r * DEPTH + k, load(weight, r * inner + k, BFLOAT16), FLOAT32);
+        for (; k < depth; k++) memory[r * DEPTH + k] = wide(weight[r * inner + k]);
+    }
+    return (struct block){memory};
+}
+
+INLINE words weights_at(const struct block *b, int row, long word) { return (words)all(b->weights[row * DEPTH + word]); }
+INLINE floats dot(floats sum, words a, words b) { return sum + (floats)a * (floats)b; }
+#endif
+
 /* Adds to the sums of `count` weight rows with one group of tokens, `vectors` * LANES of them, `depth` products each. */
-INLINE void lanes(const struct linear *a, const uint16_t *weight, const uint16_t *ahead, const uint32_t *x, long depth,
-                  int count, int vectors, floats out[TILE_ROWS][2]) {
+INLINE void lanes(const struct block *b, const uint16_t *ahead, const uint32_t *x, long depth, int count, int vectors,
+                  floats out[TILE_ROWS][2]) {
     floats sums[TILE_ROWS][2];
     UNROLL for (int r = 0; r < count; r++)
         for (int v = 0; v < vectors; v++) sums[r][v] = out[r][v];
-    for (long k = 0; k < depth; k += 2, x += vectors * LANES) {
-        __builtin_prefetch(ahead + count * k, 0, 2); /* the next tile, as quickly as this one is used */
+    for (long word = 0; word < depth / NUMBERS; word++, x += vectors * LANES) {
+        __builtin_prefetch(ahead + count * NUMBERS * word, 0, 2); /* the next tile, as quickly as this one is used */
         words x0 = *(const words_at *)x, x1 = *(const words_at *)(x + (vectors - 1) * LANES);
         UNROLL for (int r = 0; r < count; r++) {
-            words w = word_at(weight + r * a->inner + k);
-            sums[r][0] = dot_pairs(sums[r][0], w, x0);
-            if (vectors == 2) sums[r][1] = dot_pairs(sums[r][1], w, x1);
+            words w = weights_at(b, r, word);
+            sums[r][0] = dot(sums[r][0], w, x0);
+            if (vectors == 2) sums[r][1] = dot(sums[r][1], w, x1);
         }
     }
     UNROLL for (int r = 0; r < count; r++)
@@ -148,16 +200,18 @@ INLINE void lanes(const struct linear *a, const uint16_t *weight, const uint16_t
    groups of tokens pass by. */
 INLINE void lane_sums(const struct linear *a, const uint16_t *weight, int count, int vectors,
                       floats sums[MAX_GROUPS][TILE_ROWS][2]) {
+    float memory[PAIRS ? 1 : TILE_ROWS * DEPTH];
     long width = vectors * LANES, groups = (a->tokens + width - 1) / width;
     for (long g = 0; g < groups; g++)
         for (int r = 0; r < count; r++) sums[g][r][0] = sums[g][r][1] = (floats){0};
-    long block = groups == 1 ? a->inner : DEPTH;
-    for (long k = 0; k < a->inner; k += block) {
-        long depth = a->inner - k < block ? a->inner - k : block;
+    long deepest = PAIRS && groups == 1 ? a->inner : DEPTH;
+    for (long k = 0; k < a->inner; k += deepest) {
+        long depth = a->inner - k < deepest ? a->inner - k : deepest;
+        struct block block = block_of(weight + k, a->inner, depth, count, memory);
         for (long g = 0; g < groups; g++) {
             const uint16_t *ahead = weight + count * (g ? k : a->inner + k);
-            const uint32_t *x = a->packed + (g * (a->inner / 2) + k / 2) * width;
-            lanes(a, weight + k, ahead, x, depth, count, vectors, sums[g]);
+            const uint32_t *x = a->packed + (g * a->inner + k) / NUMBERS * width;
+            lanes(&block, ahead, x, depth, count, vectors, sums[g]);
         }
     }
 }
@@ -300,16 +354,19 @@ static void blocks_of_rows(const struct linear *a, long row) {
 }
 #endif
 
-static void pack(const struct linear *a, long k, long width) {
+/* Word number `word` of the inputs of all tokens; absent tokens are zeros. */
+static void pack(const struct linear *a, long word, long width) {
     for (long first = 0; first < a->tokens; first += width) {
-        uint32_t *to = a->packed + (first * (a->inner / 2) + k * width);
-        for (long t = 0; t < width; t++)
-            to[t] = first + t < a->tokens ? word_of(a->x + (first + t) * a->inner + 2 * k) : 0;
+        uint32_t *to = a->packed + first * (a->inner / NUMBERS) + word * width;
+        for (long t = 0; t < width; t++) {
+            const uint16_t *from = a->x + (first + t) * a->inner + NUMBERS * word;
+            to[t] = first + t >= a->tokens ? 0 : PAIRS ? word_of(from) : (uint32_t)*from << 16;
+        }
     }
 }
 
 /* With how many tokens weights are multiplied at once. */
-INLINE long part_tokens(const struct linear *a) { return a->inner > MANY_INPUTS ? 256 : PART_TOKENS; }
+INLINE long part_tokens(const struct linear *a) { return TILES && a->inner > MANY_INPUTS ? PART_TOKENS / 2 : PART_TOKENS; }
 
 /* Some tokens of all, few enough to stay in a core's own cache while every weight passes by. */
 INLINE struct linear part_of(const struct linear *all, long first) {
@@ -361,7 +418,7 @@ static void many(const struct linear *all, int threads) {
         struct linear a = part_of(all, first);
         long width = a.tokens <= LANES ? LANES : MAX_WIDTH;
 #pragma omp for schedule(static)
-        for (long k = 0; k < a.inner / 2; k++) pack(&a, k, width);
+        for (long word = 0; word < a.inner / NUMBERS; word++) pack(&a, word, width);
 #pragma omp for schedule(dynamic, chunk(a.outputs / TILE_ROWS, threads))
         for (long row = 0; row < a.outputs; row += TILE_ROWS)
             if (width == LANES) lane_tile(&a, row, 1);
@@ -369,8 +426,20 @@ static void many(const struct linear *all, int threads) {
     }
 }
 
-/* `packed` has room for round_up(min(tokens, 512), 32) * inner / 2 words; it is not used for up to 8 tokens, with tiles for
-   one. */
+/* Few tokens, each weight row along itself. */
+static void few(const struct linear *a, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        if (widened(a->tokens)) {
+#pragma omp for schedule(static)
+            for (long t = 0; t < a->tokens; t++) widen_token(a, t);
+        }
+#pragma omp for schedule(dynamic, chunk(a->outputs / DOT_ROWS, threads))
+        for (long row = 0; row < a->outputs; row += DOT_ROWS) dot_tile_of(a, row);
+    }
+}
+
+/* `packed` has room for round_up(min(tokens, 512), 32) * inner words; it is not used for one token. */
 void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads) {
     long outputs = rows / (epilogue == SILU_MUL ? 2 : 1);
@@ -381,10 +450,6 @@ void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, con
         return;
     }
 #endif
-    if (tokens > DOT_TOKENS) {
-        many(&all, threads);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic, chunk(all.outputs / DOT_ROWS, threads)) num_threads(threads)
-    for (long row = 0; row < all.outputs; row += DOT_ROWS) dot_tile_of(&all, row);
+    if (tokens > DOT_TOKENS) many(&all, threads);
+    else few(&all, threads);
 }

@@ -21,6 +21,7 @@ INLINE words sums_of_twos(words a, words b) {
     int8x16_t x = (int8x16_t)a, y = (int8x16_t)b;
     return (words)vpaddq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)), vmull_high_s8(x, y));
 }
+INLINE words sums_of_signed_twos(words a, words b) { return sums_of_twos(a, b); }
 
 INLINE ints signed_bytes(const void *from) {
     int8x8_t bytes = (int8x8_t)vdup_n_u32(word_of(from));

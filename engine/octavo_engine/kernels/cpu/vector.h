@@ -21,6 +21,13 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* so that arrays of vectors stay in registers and shuffles are constants */
 
+/* A vector that is computed now: GCC would rather keep all summands in memory and add them up at the end. */
+#if defined(__x86_64__)
+#define IN_REGISTER(vector) __asm__("" : "+v"(vector))
+#else
+#define IN_REGISTER(vector) __asm__("" : "+w"(vector))
+#endif
+
 typedef float floats __attribute__((vector_size(BYTES)));
 typedef uint32_t words __attribute__((vector_size(BYTES)));
 typedef int32_t ints __attribute__((vector_size(BYTES)));
@@ -35,6 +42,9 @@ typedef halves halves_at __attribute__((aligned(1), may_alias));
 enum dtype { FLOAT32 = 0, BFLOAT16 = 1 };
 
 INLINE long bytes_of(enum dtype dtype) { return dtype == FLOAT32 ? 4 : 2; }
+
+/* Numbers in a word. */
+INLINE int numbers(enum dtype dtype) { return dtype == FLOAT32 ? 1 : 2; }
 
 INLINE floats all(float x) { return x - (floats){0}; }
 
@@ -63,10 +73,12 @@ INLINE uint32_t word_of(const void *from) {
    - low_in_turn, high_in_turn: the 16-bit numbers of both in turn, from the lower or upper halves of each 128 bits;
    - nearest: whole numbers of floats, ties to even;
    - dot_twos: sums of two products of 16 bits; sums_of_twos: the same of codes of at most 15 with signed bytes, in 16 bits;
+     sums_of_signed_twos: of signed bytes with others that are at least -127;
    - signed_bytes, unsigned_bytes, float16s: LANES of those at an address, widened; store_bytes: ints that fit, as bytes.
 
    Where an instruction exists for it, a file also defines one of those below that have an #ifndef, and
-   - dot_fours: a sum and the products of four codes with signed bytes. Codes are unsigned ones, but signed if SIGNED_CODES. */
+   - dot_fours: a sum and the products of four codes with signed bytes. Codes are unsigned ones, but signed if SIGNED_CODES,
+     as they are without this instruction. */
 #if defined(__AVX512F__)
 #include "avx512.h"
 #elif defined(__AVX2__)
@@ -74,7 +86,9 @@ INLINE uint32_t word_of(const void *from) {
 #else
 #include "neon.h"
 #endif
-#ifndef SIGNED_CODES
+#if !defined(dot_fours)
+#define SIGNED_CODES 1
+#elif !defined(SIGNED_CODES)
 #define SIGNED_CODES 0
 #endif
 
@@ -148,13 +162,20 @@ INLINE floats totals(floats rows[LANES]) {
     return rows[0];
 }
 
-/* sum + the products of pairs of bfloat16, two in each lane. */
-#ifndef dot_pairs
+/* sum + the products of pairs of bfloat16, two in each lane. PAIRS: whether one instruction does it. Where none does, much
+   that is multiplied with the same numbers is better converted to float32 once. */
+#ifdef dot_pairs
+#define PAIRS 1
+#else
+#define PAIRS 0
 INLINE floats dot_pairs(floats sum, words a, words b) {
     sum += (floats)(a << 16) * (floats)(b << 16);
     return sum + (floats)(a & 0xffff0000u) * (floats)(b & 0xffff0000u);
 }
 #endif
+
+/* The type in which numbers of `dtype` are multiplied where it is converted beforehand without PAIRS. */
+INLINE enum dtype multiplied(enum dtype dtype) { return PAIRS ? dtype : FLOAT32; }
 
 /* Four bytes at an address in all lanes. */
 INLINE words word_at(const void *from) { return (words){0} + word_of(from); }
