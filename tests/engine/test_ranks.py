@@ -21,11 +21,10 @@ from octavo_engine.engine.startup.rank import MODULE, decode_memory_plan, encode
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import executor
-from octavo_engine.runner import ranks as ranks_module
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks
-from octavo_engine.runner.ranks import shm_queue
+from octavo_engine.runner.ranks import rank_processes, shm_queue
 from octavo_engine.runner.ranks.rank_processes import Ranks
 from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
@@ -131,7 +130,7 @@ def test_the_file_in_which_ranks_met_is_no_other_file_after_their_end():
 
 def test_a_device_that_waits_for_a_lost_rank_does_not_delay_the_error():
     """Three of the five seconds in which all must end may be over when a rank counts as stopped."""
-    assert ranks_module._SILENCE + executor._LOST_SECONDS + ranks_module._KILLED_SECONDS < 4.5
+    assert rank_processes._SILENCE + executor._LOST_SECONDS + rank_processes._KILLED_SECONDS < 4.5
     ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()
     group = GroupExecutor(ThreadExecutor(cast("Any", worker), DeviceThread()), ranks)
     group.forward(StepPlan(0))
