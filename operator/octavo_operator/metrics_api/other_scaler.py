@@ -16,15 +16,14 @@ LONGEST_BACKOFF_SECONDS = 3600.0
 
 @dataclass
 class OtherScaler:
-    """The changes that another client made to a Deployment's replicas, and until when the operator makes none.
-
-    `expected`: the replicas if no other client changes them. `changes`, `until`: times in seconds. `backoff`: seconds.
-    """
+    """The changes that another client made to a Deployment's replicas. All times are in seconds."""
 
     expected: int | None = None
+    """The replicas that there are if no other client changes them."""
     changes: list[float] = field(default_factory=list)
     backoff: float = BACKOFF_SECONDS
     until: float = float("-inf")
+    """Until when the operator makes no change itself."""
 
     def observe(self, current: int, now: float) -> None:
         """Note the number of replicas that there is `now`."""

@@ -20,16 +20,16 @@ _CENTURY_SECONDS = 100 * 365 * 86_400
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds in force. `schedules` set them (none: the autoscaling's own do); others may be in force from `until`.
-
-    `ignored` has a sentence for each schedule that can never start.
-    """
+    """The bounds in force."""
 
     min_replicas: int
     max_replicas: int
     schedules: tuple[str, ...] = ()
+    """The schedules that set them; empty: they are the autoscaling's own."""
     until: datetime | None = None
+    """When others may come into force; None: never."""
     ignored: tuple[str, ...] = ()
+    """A sentence for each schedule that can never start."""
 
     @property
     def floor(self) -> int:

@@ -57,17 +57,17 @@ class Conflict:
 
 @dataclass
 class _Revert:
-    """The last revert of a field: its time, and `who` changed the field.
-
-    `contested`: it was changed again soon after. `pause`: seconds until it is reverted again. `lasts`: seconds without
-    a change after which a conflict over it is over.
-    """
+    """The last revert of a field."""
 
     when: float
     who: str
+    """The manager that had changed the field."""
     contested: bool = False
+    """Whether it was changed again soon after."""
     pause: float = PAUSE_SECONDS
+    """Seconds until it is reverted again."""
     lasts: float = CONFLICT_SECONDS
+    """Seconds without a change after which the conflict over it is over."""
 
     @property
     def free(self) -> float:

@@ -43,34 +43,33 @@ _USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, R
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod's phase and problems. `waits`: a delay that is not a problem (yet); `problem`: a problem.
-
-    `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
-    `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
-    `port`: the number of the port that the Service means; None: it has none. `stuck`: its `problem` lasts unless
-    a user changes something; it is not a single failure after which the container starts again. `unstarted_since`:
-    since when, at the latest, its node fails to start one of its containers (RFC 3339), as where a command is not
-    there; empty: none. Whether that lasts too, is_stuck says. `failure`: why its node has refused it or ended it for
-    good, beginning with its name; empty: it has not. `failed_at`: when (RFC 3339).
-    """
+    """A pod's phase and problems. Times are RFC 3339; empty where there is none."""
 
     uid: str
     revision: str
     created: str
     ready: bool
     ended: bool
+    """It is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another."""
     phase: LoadingPhase
     waits: Problem | None = None
+    """A delay that is not a problem (yet)."""
     problem: Problem | None = None
     waits_since: str = ""
+    """Since when it finds no node, or waits for its volumes."""
     placement: Placement = field(default_factory=Placement)
     name: str = ""
     port: int | None = None
+    """The number of the port that the Service means; None: it has none."""
     claims: frozenset[str] = frozenset()
     ready_since: str = ""
     stuck: bool = False
+    """Whether its `problem` lasts unless a user changes something; a single failure of a container does not."""
     unstarted_since: str = ""
+    """Since when, at the latest, its node fails to start one of its containers, for example because a command does not
+    exist. `is_stuck` says whether that lasts."""
     failure: str = ""
+    """Why its node has refused it or ended it for good, beginning with its name; empty: it has not."""
     failed_at: str = ""
 
     @property

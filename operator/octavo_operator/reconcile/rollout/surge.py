@@ -27,16 +27,16 @@ _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps.
-
-    `of_room`: the pod starts once there is room. Otherwise no pod of this revision starts, with or without old pods.
-    """
+    """The reason why a surge pod does not start."""
 
     reason: Reason
     message: str
     since: str
+    """RFC 3339."""
     helped: bool
+    """Whether ending an old pod helps."""
     of_room: bool = True
+    """Whether the pod starts once there is room. Otherwise no pod of this revision starts, with or without old pods."""
 
 
 def obstacles(

@@ -120,17 +120,17 @@ class _NotKopfs:
 
 @dataclass(frozen=True)
 class Watches:
-    """Watches of `kinds`, LLMServices among them, in `namespaces` ("": the whole cluster), the others by our label.
-
-    `indexes`, by the kinds' plurals, and `indexed` are shared with the watches of other namespaces.
-    """
+    """Watches of several kinds in several namespaces; all kinds but LLMServices are selected by our label."""
 
     cluster: Cluster
     queue: WorkQueue[Key]
     heartbeat: Heartbeat
     namespaces: Sequence[str]
+    """An empty name is the whole cluster."""
     kinds: Sequence[Kind]
+    """LLMServices are among them."""
     indexes: dict[str, Index]
+    """By the kinds' plurals; shared with the watches of other namespaces, as the next one."""
     indexed: Indexed = field(default_factory=Indexed)
 
     async def run(self, started: Callable[[], None]) -> None:
