@@ -27,7 +27,8 @@ from octavo_engine.signals import ended_at_once, ended_quietly
 from octavo_engine.sizes import format_size
 
 _MODEL_HELP = (
-    "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
+    "a Hugging Face id (owner/name:Q4_K_M names one of its .gguf files), a directory in its layout, a .gguf file, "
+    "s3://bucket/prefix, or smollm2 (the demo model)"
 )
 _MANY_FLAGS = {
     "serve": "MODEL",

@@ -317,6 +317,8 @@ def test_names_and_types_that_peft_has_written_are_read(tmp_path: Path) -> None:
         ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct", True),
         ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "meta-llama/Llama-3.1-8B-Instruct", False),
         ("openai/gpt-oss-20b", "unsloth/gpt-oss-20b-BF16", False),
+        ("openai/gpt-oss-20b", "unsloth/gpt-oss-20b-GGUF:Q4_K_M", False),
+        ("openai/gpt-oss-20b", "unsloth/gpt-oss-120b-GGUF:Q4_K_M", True),
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-FP8", False),
         ("owner/phi4mini", "other/phi4", True),
         ("/home/me/checkpoint", "owner/model", False),

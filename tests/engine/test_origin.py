@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from octavo_engine.pull import _link
 
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -41,6 +42,19 @@ def test_the_commit_of_a_gguf_file_in_the_cache(snapshot: Path) -> None:
     content.write_bytes(b"GGUF")
     (snapshot / "tiny.gguf").symlink_to(content)
     assert commit_of(local(snapshot / "tiny.gguf")) == COMMIT
+
+
+def test_a_gguf_model_in_parts_behind_the_link_of_a_pod(snapshot: Path, tmp_path: Path) -> None:
+    """Each part in the cache is a link to a file whose name does not say which part it is."""
+    parts = [snapshot / "Q4_K_M" / f"tiny-Q4_K_M-0000{number}-of-00002.gguf" for number in (1, 2)]
+    parts[0].parent.mkdir()
+    for part in parts:
+        content = snapshot.parents[1] / "blobs" / f"content{part.name[13:18]}"
+        content.write_bytes(b"GGUF" + b"x" * 96)
+        part.symlink_to(content)
+    _link(parts[0], tmp_path / "model")
+    files = local(tmp_path / "model")
+    assert (files.gguf, commit_of(files), size_of(files)) == (parts[0], COMMIT, 200)
 
 
 @pytest.mark.parametrize("name", ["model", "snapshots/main", f"models/{COMMIT}"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from checkpoints import SIZES, reference_model, save
 from fake_hub import FIRST_COMMIT, PATIENT, fake_hub
+from gguf_writer import write_gguf
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import source
@@ -77,7 +78,8 @@ news = []
 try:
     weights = sys.argv[3] == "weights"
     files = resolve_model(sys.argv[1], sys.argv[2] or None, lambda *n: news.append(n), weights=weights)
-    print(json.dumps({"directory": str(files.directory), "commit": files.commit, "news": news}))
+    found = {"directory": str(files.directory), "gguf": str(files.gguf), "commit": files.commit}
+    print(json.dumps({**found, "news": news}))
 except ModelLoadError as error:
     print(json.dumps({"error": str(error), "news": news}))
 """
@@ -86,9 +88,10 @@ except ModelLoadError as error:
 def pull(model: str, home: Path, endpoint: str, revision: str = "", weights: bool = True, **environment: str) -> dict:
     """resolve_model in a process of its own: the hub library reads its environment once."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    own = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(home)}
     result = subprocess.run(
         [sys.executable, "-c", PULL, model, revision, "weights" if weights else ""],
-        env={**inherited, **PATIENT, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
+        env={**inherited, **PATIENT, **own, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -159,6 +162,80 @@ def test_what_the_hub_refuses_is_reported_in_one_sentence(repository, tmp_path):
     assert "HF_ENDPOINT" in unreachable and "HF_HUB_OFFLINE" not in unreachable
     for message in (gated, unreachable):
         assert "\n" not in message
+
+
+GGUF = "octavo/tiny-GGUF"
+PARTS = [f"big/tiny-UD-Q8_0-0000{number}-of-00002.gguf" for number in (1, 2)]
+BESIDE = ["mmproj-tiny-F16.gguf", "imatrix.gguf", "tiny-imatrix.dat", "README.md"]
+
+
+@pytest.fixture
+def ggufs(tmp_path):
+    """A repository of GGUF files: two models, one of them in parts, and what is no model."""
+    directory = tmp_path / "ggufs"
+    (directory / "big").mkdir(parents=True)
+    write_gguf(reference_model(), directory / "tiny-Q4_K_M.gguf")
+    for name in (*PARTS, *BESIDE):
+        (directory / name).write_bytes(b"GGUF" + name.encode())
+    (tmp_path / "home").mkdir()
+    return directory
+
+
+def test_a_tag_names_a_gguf_model_whose_parts_alone_are_fetched(ggufs, tmp_path):
+    home = tmp_path / "home"
+    with fake_hub(GGUF, ggufs) as hub:
+        found = pull(f"{GGUF}:ud-q8_0", home, hub.url)
+        hub.push()
+        pinned = pull(f"{GGUF}:Q8_0", home, hub.url, FIRST_COMMIT)
+        newest = pull(f"{GGUF}:Q8_0", home, hub.url)
+        resolved = [path.partition("/resolve/")[2].partition("/")[2] for path in hub.requested if "/resolve/" in path]
+    assert found["gguf"].endswith(PARTS[0]) and found["commit"] == FIRST_COMMIT
+    assert [Path(found["gguf"]).with_name(Path(name).name).read_bytes() for name in PARTS] == [
+        (ggufs / name).read_bytes() for name in PARTS
+    ]
+    assert set(resolved) == set(PARTS)
+    assert (pinned["gguf"], pinned["commit"]) == (found["gguf"], FIRST_COMMIT)
+    assert newest["commit"] not in (FIRST_COMMIT, None)
+    offline = pull(f"{GGUF}:Q8_0", home, "http://127.0.0.1:9", HF_HUB_OFFLINE="1")
+    assert offline["gguf"] == newest["gguf"], "what is in the cache needs no hub"
+
+
+def test_without_weights_the_header_of_a_gguf_model_is_read(ggufs, tmp_path):
+    home = tmp_path / "home"
+    with fake_hub(GGUF, ggufs) as hub:
+        small = pull(f"{GGUF}:Q4_K_M", home, hub.url, weights=False)
+        assert not list(home.glob("hub/*/snapshots/*/*.gguf"))
+        header = Path(small["gguf"])
+        assert header.stat().st_size == (ggufs / "tiny-Q4_K_M.gguf").stat().st_size
+        assert read_spec(ModelFiles(GGUF, gguf=header)).num_layers == SIZES["num_hidden_layers"]
+        whole = pull(f"{GGUF}:Q4_K_M", home, hub.url, revision=small["commit"])
+        again = pull(f"{GGUF}:Q4_K_M", home, hub.url, weights=False)
+    assert again["gguf"] == whole["gguf"] != small["gguf"]
+    assert Path(whole["gguf"]).read_bytes() == (ggufs / "tiny-Q4_K_M.gguf").read_bytes()
+
+
+def test_tags_that_name_no_model_or_several_are_told_from_those_that_do(ggufs, repository, tmp_path):
+    home = tmp_path / "home"
+    with fake_hub(GGUF, ggufs) as hub:
+        unknown = pull(f"{GGUF}:Q2_K", home, hub.url)["error"]
+        assert unknown == (
+            f"{GGUF}:Q2_K: no .gguf models of this tag; name one by its tag, such as {GGUF}:Q4_K_M "
+            "(tags: Q4_K_M, UD-Q8_0)"
+        )
+        (ggufs / "config.json").write_text("{}")  # as Unsloth's repositories have it
+        assert f"{GGUF}: several .gguf models; name one by its tag, such as" in pull(GGUF, home, hub.url)["error"]
+        (ggufs / PARTS[1]).unlink()
+        hub.push()
+        assert f"lacks 1 of the 2 files of the model: {PARTS[1]}" in pull(f"{GGUF}:Q8_0", home, hub.url)["error"]
+        (ggufs / PARTS[0]).unlink()
+        hub.push()
+        assert pull(GGUF, home, hub.url)["gguf"].endswith("tiny-Q4_K_M.gguf"), "the only one needs no tag"
+        assert "no revision 'v9'" in pull(f"{GGUF}:Q4_K_M", home, hub.url, "v9")["error"]
+    with fake_hub("octavo/tiny", repository) as hub:
+        assert "octavo/tiny: has no .gguf file of a model" in pull("octavo/tiny:Q4_K_M", home, hub.url)["error"]
+        assert "no such model on the Hugging Face hub" in pull("nobody/nothing:Q4_K_M", home, hub.url)["error"]
+    unreachable = pull("octavo/other:Q4_K_M", home, "http://127.0.0.1:9")["error"]
+    assert "127.0.0.1:9 cannot be reached: Connection refused; pull it where" in unreachable
 
 
 def test_no_room_is_reported_before_anything_is_fetched(monkeypatch, tmp_path):

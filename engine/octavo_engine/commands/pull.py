@@ -92,11 +92,14 @@ def _memory(config: EngineConfig, small: ModelFiles) -> MemoryInfo:
 
 
 def _link(place: Path, link: Path) -> None:
-    """Make `link` a symbolic link to `place`, replacing an older one atomically; ConfigurationError if that fails."""
+    """Make `link` a symbolic link to `place`, replacing an older one atomically; ConfigurationError if that fails.
+
+    Only its folder is resolved: a file in the hub's cache is a link to one whose name does not say which part it is.
+    """
     new = link.with_name(f"{link.name}.{os.getpid()}")
     try:
         new.unlink(missing_ok=True)  # left by a container with the same process id that was killed before `replace`
-        new.symlink_to(place.resolve())
+        new.symlink_to(place.parent.resolve() / place.name)
         new.replace(link)
     except OSError as error:
         raise ConfigurationError(f"--link {link}: cannot be made: {error.strerror}") from None

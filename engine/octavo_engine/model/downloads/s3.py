@@ -26,9 +26,9 @@ from urllib.parse import quote
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.downloads import incomplete_files
 from octavo_engine.model.downloads.download import Counter, DownloadProgress, Report, cache_home, check_room
+from octavo_engine.model.downloads.gguf_header import is_stored, store_header
 from octavo_engine.model.downloads.hub import IGNORED, SMALL, WEIGHTS
 from octavo_engine.model.downloads.s3_files import Entry, ObjectFiles, first_line, is_complete
-from octavo_engine.model.gguf.file import has_header
 from octavo_engine.model.gguf.part_names import first_parts, part_names
 from octavo_engine.sizes import format_size
 
@@ -44,8 +44,6 @@ _MOST_FOLDERS = 16
 """The most folders of sentence-transformers' modules: no published model has more."""
 _HEADERS = "headers"
 """The folder of GGUF files that hold their headers alone. Earlier versions had one, header/header.gguf."""
-_HEADER = 1 << 20
-"""Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
 
 def pull(url: str, report: Report, *, weights: bool) -> Path:
@@ -222,28 +220,13 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
 
 
 def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> None:
-    """Fetch the header of a GGUF file, which holds everything but the weights, into a folder of its own."""
+    """Fetch the header of a GGUF file into a folder of its own."""
     header = folder / _HEADERS / entry.name
-    if incomplete_files.size_of(header) == entry.size:
+    if is_stored(header, entry.size):
         return
     report(DownloadProgress(note=f"reading the header of {url}"))
-    files, beginning, enough = ObjectFiles(store, folder, Counter(0, report)), bytearray(), _HEADER
-    for piece in files.rest(entry, 0):
-        beginning += piece
-        if len(beginning) >= enough:
-            if has_header(bytes(beginning), entry.size, entry.key):
-                break
-            enough *= 2
-    try:
-        header.parent.mkdir(exist_ok=True)
-        partial = incomplete_files.own(header)
-        partial.write_bytes(beginning)
-        os.truncate(partial, entry.size)
-        partial.replace(header)
-    except OSError as error:
-        raise ModelLoadError(
-            f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME moves the cache"
-        ) from error
+    files = ObjectFiles(store, folder, Counter(0, report))
+    store_header(files.rest(entry, 0), entry.size, header, entry.key)
 
 
 def _explain(url: str, error: Exception) -> ModelLoadError:

@@ -19,10 +19,16 @@ def part_names(name: str) -> list[str]:
 
 def parts_of(path: Path) -> list[Path]:
     """Return the files of the model at `path`, which may be a link to one of them; `path` alone if it is one file."""
-    if len(part_names(path.name)) == 1 and path.is_symlink():
-        linked = path.resolve()
-        path = linked if len(part_names(linked.name)) > 1 else path
+    path = next((each for each in links(path) if len(part_names(each.name)) > 1), path)
     return [path.with_name(name) for name in part_names(path.name)]
+
+
+def links(path: Path) -> list[Path]:
+    """Return `path`, what it links to, what that links to, and so on: in the hub's cache each file is a link."""
+    found = [path]
+    while found[-1].is_symlink() and found[-1].exists():
+        found.append(found[-1].parent / found[-1].readlink())
+    return found
 
 
 def first_parts(names: Iterable[str]) -> list[str]:

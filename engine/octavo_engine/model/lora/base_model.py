@@ -20,9 +20,10 @@ def warn_of_base(trained_on: str, served: str) -> str:
 
     `trained_on` is `base_model_name_or_path` of its configuration. Owners and ends that name a type of numbers are not
     compared, nor is `Meta-`, which Llama 3.1's repositories have lost. Names that are no Hugging Face ids are not
-    compared at all.
+    compared at all. The tag of a GGUF model does not count.
     """
-    if not (is_hub_id(trained_on) and is_hub_id(served)) or _model_name(trained_on) == _model_name(served):
+    repository = served.partition(":")[0]
+    if not (is_hub_id(trained_on) and is_hub_id(repository)) or _model_name(trained_on) == _model_name(repository):
         return ""
     return (
         f"its configuration says that it was trained on {trained_on}, and {served} is served: "
