@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from octavo_engine.pull import _link
 
+from octavo_engine.commands.pull import _link
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.source import ModelFiles, resolve_model
 
