@@ -239,7 +239,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "wrong (2), it crashes or is killed (137)":
         """operator/test_summarize.py test_phase_is_that_of_the_furthest_pod test_a_failed_container_says_why
             test_ready_is_not_taken_away_by_a_new_pod_that_fails
-            test_last_words_are_the_engines_own_sentence_where_it_left_one operator/test_rollout.py
+            test_the_last_message_is_the_engines_own_sentence_where_it_left_one operator/test_rollout.py
             test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back cluster/test_llmservice_life.py
             test_an_engine_that_cannot_start_says_why""",
         "nodes refuse or evict one pod after another: the cache exceeds `spec.cache.size`, the node's disk or "

@@ -1,4 +1,4 @@
-"""The sampling parameters of a request. Each field of `SamplingParams` is declared only here, with its range."""
+"""The sampling parameters of a request, each declared only here with its range, and the defaults of some of them."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ class SamplingParams:
     logprobs: Annotated[int | None, Range(0, 1000)] = None  # None: none; n: of the chosen token and of the n likeliest
     prompt_logprobs: Annotated[int | None, Range(0, 1000)] = None  # the same for each token of the prompt but its first
     grammar: str | None = None  # the answer follows this grammar, written as structured/grammar.py does; None: any text
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Values for the fields of `SamplingParams` that a request does not set: the model's own, or neutral ones."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sampling_params import SamplingDefaults
 from tests.api.scripted_engine import EOS, READY
 from tests.api.served import Served
 

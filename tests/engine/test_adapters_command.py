@@ -24,7 +24,7 @@ class Pretended(Running):
     def ended(self) -> int | None:
         return self.code
 
-    def last_words(self) -> str:
+    def last_message(self) -> str:
         return self.words
 
     def place(self) -> str:
@@ -208,7 +208,7 @@ def test_a_process_says_where_the_adapter_is_or_why_there_is_none(tmp_path: Path
     good, empty = (start(Wanted(name=name, source=str(tmp_path / name)), {}) for name in ("good", "empty"))
     assert (good._process.wait(120), empty._process.wait(120)) == (0, 3)
     assert good.place() == str(tmp_path / "good")
-    assert "not an adapter that PEFT saved" in empty.last_words()
+    assert "not an adapter that PEFT saved" in empty.last_message()
     assert good.ended() == 0
 
 

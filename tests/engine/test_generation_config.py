@@ -15,8 +15,7 @@ from octavo_engine.cli import main
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.sampling_defaults import SamplingDefaults
-from octavo_engine.sampling_params import LEAST_TOP_P
+from octavo_engine.sampling_params import LEAST_TOP_P, SamplingDefaults
 
 NEUTRAL = SamplingDefaults()
 QWEN3 = {

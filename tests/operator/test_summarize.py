@@ -15,7 +15,7 @@ from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
-from octavo_operator.reconcile.pods.container_problem import last_words
+from octavo_operator.reconcile.pods.container_problem import last_message
 from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.problem import Problem
@@ -895,14 +895,14 @@ def test_an_object_that_is_no_longer_valid_is_reported() -> None:
     assert {found["reason"] for found in status["conditions"]} == {"Invalid"}
 
 
-def test_last_words_are_the_end_of_the_log_in_one_line() -> None:
-    assert last_words("one\n\n two \nthree\nfour\n") == "two / three / four"
-    assert len(last_words("x" * 5000)) == 800
+def test_the_last_message_is_the_end_of_the_log_in_one_line() -> None:
+    assert last_message("one\n\n two \nthree\nfour\n") == "two / three / four"
+    assert len(last_message("x" * 5000)) == 800
 
 
-def test_last_words_are_the_engines_own_sentence_where_it_left_one() -> None:
+def test_the_last_message_is_the_engines_own_sentence_where_it_left_one() -> None:
     log = "2026-11-22 01:00:21 INFO octavo.server: model: starting, 0%\noctavo-engine: there is no CUDA GPU here\n"
-    assert last_words(log) == "octavo-engine: there is no CUDA GPU here"
+    assert last_message(log) == "octavo-engine: there is no CUDA GPU here"
 
 
 def test_a_pod_that_ended_well_is_seen_ending_not_serving() -> None:

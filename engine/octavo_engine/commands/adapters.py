@@ -37,8 +37,8 @@ _FIRST_PAUSE = 10.0
 _TIME_LIMIT = 3600.0
 """Seconds that fetching one adapter may take."""
 _MAX_BYTES = 4 << 20
-_LAST_WORDS = 1000
-_OWN_WORDS = "octavo-engine: "
+_LONGEST_MESSAGE = 1000
+_OWN_PREFIX = "octavo-engine: "
 
 Text = Annotated[str, Field(max_length=4096)]
 
@@ -102,11 +102,11 @@ class Running:
         """Return the exit code, or None while the process runs."""
         return self._process.poll()
 
-    def last_words(self) -> str:
+    def last_message(self) -> str:
         """Return the last message that the process wrote to standard error: its progress, or why it failed."""
         text = _content(self._errors).decode(errors="replace")
-        messages = [line.removeprefix(_OWN_WORDS) for line in text.splitlines() if line.startswith(_OWN_WORDS)]
-        return messages[-1][:_LAST_WORDS] if messages else ""
+        messages = [line.removeprefix(_OWN_PREFIX) for line in text.splitlines() if line.startswith(_OWN_PREFIX)]
+        return messages[-1][:_LONGEST_MESSAGE] if messages else ""
 
     def place(self) -> str:
         """Return the path of the adapter, which the process printed to standard output at its end."""
@@ -142,7 +142,7 @@ class _Fetch:
         message = (
             self.problem
             or wanted.message
-            or (self.running.last_words() if self.running else "")
+            or (self.running.last_message() if self.running else "")
             or "it is about to be fetched"
         )
         return {"name": wanted.name, "version": wanted.version, "failed": bool(self.problem), "message": message}
@@ -170,11 +170,11 @@ class Fetcher:
 
     def step(self) -> None:
         """Read the list if it changed, look at the running processes, start new ones, and write the file."""
-        self._look_at_list()
+        self._read_list()
         if self._list is None:
             return
         for fetch in self._fetches.values():
-            self._see_to(fetch)
+            self._advance(fetch)
         self._write()
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Fetcher:
             if fetch.running is not None:
                 fetch.running.kill()
 
-    def _look_at_list(self) -> None:
+    def _read_list(self) -> None:
         try:
             with self.wanted.open("rb") as file:
                 data = file.read(_MAX_BYTES + 1)
@@ -212,19 +212,19 @@ class Fetcher:
         if fetch is not None and fetch.running is not None:
             fetch.running.kill()
 
-    def _see_to(self, fetch: _Fetch) -> None:
+    def _advance(self, fetch: _Fetch) -> None:
         if fetch.running is not None:
-            self._look_at(fetch, fetch.running)
+            self._check(fetch, fetch.running)
         elif (
             fetch.path is None
             and not fetch.wanted.message
             and self.clock() >= fetch.again_at
-            and self._at_work < _AT_ONCE
+            and self._num_running < _AT_ONCE
         ):
             self._begin(fetch)
 
     @property
-    def _at_work(self) -> int:
+    def _num_running(self) -> int:
         return sum(fetch.running is not None for fetch in self._fetches.values())
 
     def _begin(self, fetch: _Fetch) -> None:
@@ -239,7 +239,7 @@ class Fetcher:
         except ValueError as error:  # a NUL byte, which neither arguments nor variables of a process can have
             self._fail(fetch, f"its source or a credential of it cannot be given to a process: {error}")
 
-    def _look_at(self, fetch: _Fetch, running: Running) -> None:
+    def _check(self, fetch: _Fetch, running: Running) -> None:
         code = running.ended()
         if code is None:
             if self.clock() - fetch.began > _TIME_LIMIT:
@@ -252,7 +252,7 @@ class Fetcher:
             fetch.path, fetch.problem, fetch.failures = place, "", 0
             log.info("adapter %s was fetched to %s", fetch.wanted.name, place)
             return
-        self._fail(fetch, running.last_words() or f"fetching it ended with exit code {code}")
+        self._fail(fetch, running.last_message() or f"fetching it ended with exit code {code}")
 
     def _fail(self, fetch: _Fetch, problem: str) -> None:
         pause = retry_pause(_FIRST_PAUSE, fetch.failures)

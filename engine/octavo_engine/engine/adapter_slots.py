@@ -94,7 +94,7 @@ class AdapterSlots:
             self._find_slot(digest)
             return False
         slot = self._slots[found]
-        if slot.writes or (self._had_its_turn(slot) and self._others_wait_too_long(digest)):
+        if slot.writes or (self._may_be_preempted(slot) and self._others_wait_too_long(digest)):
             return False
         self._in_use.add(found)
         slot.begun = self._step if slot.begun is None else slot.begun
@@ -109,7 +109,7 @@ class AdapterSlots:
                 slot.adapter = None
                 slot.writes.clear()
 
-    def _had_its_turn(self, slot: _Slot) -> bool:
+    def _may_be_preempted(self, slot: _Slot) -> bool:
         return slot.begun is not None and self._step - slot.begun > MAX_WAIT
 
     def _others_wait_too_long(self, digest: str) -> bool:

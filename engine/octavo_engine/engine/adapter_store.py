@@ -231,10 +231,10 @@ class AdapterStore:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="adapters", initializer=_give_way)
+    return ThreadPoolExecutor(count, thread_name_prefix="adapters", initializer=_lower_priority)
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower the priority of the calling thread alone: on Linux each thread has a priority of its own."""
     with contextlib.suppress(OSError):  # a sandbox may forbid it; an error here would end all reading
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sampling_params import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

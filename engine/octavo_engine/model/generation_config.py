@@ -13,8 +13,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.request_checks import check_sampling
-from octavo_engine.sampling_defaults import SamplingDefaults
-from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
+from octavo_engine.sampling_params import LEAST_TOP_P, SamplingDefaults, SamplingParams
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
 _LARGEST = 1e9

@@ -40,7 +40,7 @@ from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
 from octavo_engine.runner.memory.memory_plan import MemoryPlan
 from octavo_engine.runner.ranks.rank_processes import Ranks
-from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sampling_params import SamplingDefaults
 from octavo_engine.speculative.ngram import NGramProposer
 from octavo_engine.structured.mask_provider import MaskProvider
 from octavo_engine.text.tokenizer import load_tokenizer

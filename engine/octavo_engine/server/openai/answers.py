@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sampling_params import SamplingDefaults
 from octavo_engine.server.generation.usage import Usage
 from octavo_engine.text.logprobs import PromptLogprobs, TextLogprobs
 

@@ -119,7 +119,7 @@ class Children:
             identity = identity_of(manifest)
             live = observed.children.get(identity)
             manifest = with_live_size(manifest, live)
-            hindrance = self._hindrance(key, manifest, observed, applied)
+            hindrance = self._failure_of_dependency(key, manifest, observed, applied)
             if hindrance and identity[0] in SCALERS:
                 if isinstance(hindrance, NameTakenError):  # it must not scale what is not ours: pruned if it is there
                     identities.discard(identity)
@@ -141,7 +141,9 @@ class Children:
         applied.conflicts, applied.retry = self._field_conflicts.conflicts(key), self._admission_retries.seconds(key)
         return applied
 
-    def _hindrance(self, key: Key, manifest: Object, observed: Observation, applied: Applied) -> ApiError | None:
+    def _failure_of_dependency(
+        self, key: Key, manifest: Object, observed: Observation, applied: Applied
+    ) -> ApiError | None:
         """Return the failure of the child that `manifest` names, if that name may be of an object that is not ours.
 
         It is ours if the watches have seen it, or if it was applied before and `manifest` names it already.
@@ -210,7 +212,7 @@ class Children:
         retried = seen is not None and unchanged and self._admission_retries.is_due(key, identity, manifest, seen)
         if unchanged and not retried:
             return seen
-        if seen is not None and before is None and self._is_right(service, seen, manifest, digest):
+        if seen is not None and before is None and self._needs_no_write(service, seen, manifest, digest):
             return self._remember(key, identity, digest, seen)
         drifted = before is not None and before.digest == digest
         live: Mapping[str, Any] | None = seen
@@ -225,12 +227,12 @@ class Children:
         if live is not None:
             refuse_name_conflict(identity, live, service, digest, before.uid if before else "")
         if drifted:
-            return await self._mend(key, identity, live, manifest, digest, start)
+            return await self._correct(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
         written = await self._writer.write(manifest, start, live)
         return self._remember_applied(key, identity, digest, written, "applied")
 
-    def _is_right(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
+    def _needs_no_write(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
         """Return True if a child that another operator applied needs no write."""
         return (
             is_as_applied(manifest, digest, seen)
@@ -244,7 +246,7 @@ class Children:
             and not has_other_address(manifest, seen)
         )
 
-    async def _mend(
+    async def _correct(
         self,
         key: Key,
         identity: Identity,

@@ -98,7 +98,7 @@ async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object
         if live is None:
             live = await cluster.apply({**manifest, "spec": {**manifest["spec"], "replicas": start}})
         try:
-            await _let_go(cluster, manifest, live, start)
+            await _give_up_replicas(cluster, manifest, live, start)
             break
         except ApiError as error:
             if error.status != 409 or attempt == _TRIES - 1:
@@ -106,15 +106,15 @@ async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object
     return await cluster.apply(manifest)
 
 
-async def _let_go(cluster: Applier, manifest: Object, live: Object, start: int) -> None:
+async def _give_up_replicas(cluster: Applier, manifest: Object, live: Object, start: int) -> None:
     """Make sure that omitting replicas from the manifest changes nothing; ApiError 409 if `live` is outdated."""
     if not live["spec"].get("replicas"):  # after a suspension: autoscalers leave a Deployment of none alone, forever
-        await _own_for_now(cluster, manifest, start, force=True)
+        await _share_replicas(cluster, manifest, start, force=True)
     elif owns_replicas(live, FIELD_MANAGER):
-        await _own_for_now(cluster, manifest, live["spec"]["replicas"], force=False)
+        await _share_replicas(cluster, manifest, live["spec"]["replicas"], force=False)
 
 
-async def _own_for_now(cluster: Applier, manifest: Object, count: int, *, force: bool) -> None:
+async def _share_replicas(cluster: Applier, manifest: Object, count: int, *, force: bool) -> None:
     metadata = {name: manifest["metadata"][name] for name in ("name", "namespace")}
     only = {
         "apiVersion": manifest["apiVersion"],

@@ -45,8 +45,8 @@ _KILLED_WITHOUT_PROBES = (  # what fetches, a model or adapters
 )
 _MISSING = re.compile(r'\b(secret|configmap)s? (?:"|cache\b|\S+/)', re.IGNORECASE)
 """The object that a container's environment is read from, in the words of a node that cannot read it."""
-_OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
-_LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
+_OWN_PREFIX = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
+_LONGEST_MESSAGE = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
 def waiting_problem(pod: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
@@ -98,7 +98,7 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
     """Return the problem of a `container` that was `terminated`."""
     if container.get("name") not in _OURS:
         return _exit_of_others(pod, container, terminated)
-    code, words = terminated.get("exitCode", -1), last_words(terminated.get("message") or "")
+    code, words = terminated.get("exitCode", -1), last_message(terminated.get("message") or "")
     if terminated.get("reason") == "OOMKilled":
         return Problem(
             Reason.OUT_OF_MEMORY,
@@ -135,14 +135,14 @@ def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[
     """Return the problem of a container that spec.podTemplate or an admission webhook has added."""
     name, code, words = container.get("name"), terminated.get("exitCode", -1), terminated.get("message") or ""
     killed = ", killed for exceeding its memory limit" if terminated.get("reason") == "OOMKilled" else ""
-    ending = f": {last_words(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"
+    ending = f": {last_message(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"
     return Problem(Reason.CRASH_LOOP, f"container {name} of pod {pod} ended with exit code {code}{killed}{ending}")
 
 
-def last_words(message: str) -> str:
+def last_message(message: str) -> str:
     """Return the end of a termination message, in one line: the engine's own last sentence, if it got that far."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith(_OWN_WORDS)]
+    own = [line for line in lines if line.startswith(_OWN_PREFIX)]
     if own:
-        return own[-1][-_LAST_WORDS:]
-    return " / ".join(lines[-3:])[-_LAST_WORDS:]
+        return own[-1][-_LONGEST_MESSAGE:]
+    return " / ".join(lines[-3:])[-_LONGEST_MESSAGE:]
