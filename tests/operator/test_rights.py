@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -197,11 +198,16 @@ async def test_pods_that_may_not_be_read_are_not_reported_as_not_loaded() -> Non
 
 
 @contextlib.asynccontextmanager
-async def api_server(answer: Callable[[web.Request], web.Response]) -> AsyncIterator[Cluster]:
-    """A cluster whose API server answers so."""
+async def api_server(
+    answer: Callable[[web.Request], web.Response], delay: Callable[[web.Request], Awaitable[object]] | None = None
+) -> AsyncIterator[Cluster]:
+    """A cluster whose API server answers so, each answer when its `delay` has ended."""
 
     async def handle(request: web.Request) -> web.Response:
-        return answer(request)
+        response = answer(request)
+        if delay:
+            await delay(request)
+        return response
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
@@ -229,6 +235,31 @@ async def test_a_history_that_has_gone_back_is_noticed() -> None:
             await cluster.probe(LLMSERVICE, "")
         with pytest.raises(HistoryLostError, match="version 650, and had 900 before"):
             await check_namespaces(cluster, WatchedNamespaces(()), (LLMSERVICE,))
+
+
+async def test_answers_that_overtake_each_other_are_no_history_that_has_gone_back() -> None:
+    """Several namespaces are asked at the same time: the first answer to be made may be the last to arrive."""
+    versions, asked, later = iter([700, 701, 702, 650]), asyncio.Event(), asyncio.Event()
+
+    def answer(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return web.json_response({"kind": "SelfSubjectAccessReview", "status": {"allowed": True}})
+        asked.set()
+        return web.json_response({"kind": "List", "metadata": {"resourceVersion": str(next(versions))}, "items": []})
+
+    async def delay(request: web.Request) -> None:
+        if "/namespaces/first/" in request.path:
+            await later.wait()
+
+    async with api_server(answer, delay) as cluster:
+        first = asyncio.create_task(cluster.probe(LLMSERVICE, "first"))
+        await asked.wait()
+        await cluster.probe(LLMSERVICE, "second")
+        later.set()
+        await first
+        await cluster.probe(LLMSERVICE, "first")
+        with pytest.raises(HistoryLostError, match="version 650, and had 702 before"):
+            await cluster.probe(LLMSERVICE, "second")
 
 
 @pytest.mark.parametrize(("status", "allowed"), [(201, True), (201, False), (403, False), (404, False)])

@@ -84,8 +84,9 @@ class Cluster:
 
         HistoryLostError if the API server has forgotten what it said before.
         """
+        before = self._history.newest(kind)
         page = await self.server.request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
-        self._history.note(kind, page["metadata"].get("resourceVersion", ""))
+        self._history.note(kind, page["metadata"].get("resourceVersion", ""), before)
         if not await self._may_watch(kind, namespace):
             where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
             why = f'the operator cannot watch resource "{kind.plural}" in API group "{kind.group}"{where}'
