@@ -974,12 +974,38 @@ def test_another_init_container_is_waited_for_by_name() -> None:
     assert "init container their-own" in status.loading.message
 
 
-def test_sidecars_and_finished_init_containers_do_not_count() -> None:
-    sidecar = {"name": "mesh", "state": {"running": {}}, "started": True, "ready": True}
-    status = summary(
-        pod(container=RUNNING, initContainerStatuses=[sidecar, {"name": "fetch", **FETCHED}]), children=deployment()
-    )
-    assert status.loading.phase == "Loading"
+def beside_the_engine(container: dict[str, Any], sidecar: dict[str, Any]) -> dict[str, Any]:
+    """A pod with a native `sidecar` (restartPolicy Always), as a mesh injects it, whose model was fetched."""
+    statuses = [{"name": "mesh", "image": "mesh:1", **sidecar}, {"name": "fetch", **FETCHED}]
+    found = pod(container=container, initContainerStatuses=statuses)
+    containers = [{"name": "mesh", "restartPolicy": "Always"}, {"name": "fetch"}]
+    found["spec"] = {"nodeName": "gpu-7", "initContainers": containers}
+    unready = {"status": "False", "reason": "ContainersNotReady"}
+    found["status"]["conditions"][1:] = [{"type": kind, **unready} for kind in ("ContainersReady", "Ready")]
+    return found
+
+
+STARTED = {"state": {"running": {}}, "started": True, "ready": False}
+BESIDE = [
+    ("not started", waiting("PodInitializing"), RUNNING, "Pulling", "runs its init container mesh", False),
+    ("ready", RUNNING, SERVING, "Loading", "", False),
+    ("started, not ready", RUNNING, STARTED, "Loading", "", False),
+    ("crashes while the engine loads", RUNNING, exited(7, "no token"), "Loading", "exit code 7: no token", True),
+    ("not ready", SERVING, STARTED, "NotReady", "good-1 is ready, but its container mesh is not", False),
+    ("crashes", SERVING, exited(7, "no token"), "NotReady", "mesh of pod good-1 ended with exit code 7", True),
+]
+
+
+@pytest.mark.parametrize(("engine", "sidecar", "phase", "words", "degraded"), [row[1:] for row in BESIDE],
+                         ids=[row[0] for row in BESIDE])  # fmt: skip
+def test_a_native_sidecar_is_waited_for_only_until_it_has_started(
+    engine: dict[str, Any], sidecar: dict[str, Any], phase: str, words: str, degraded: bool
+) -> None:
+    status = summary(trimmed(POD, beside_the_engine(engine, sidecar)), children=deployment())
+    assert status.loading.phase == phase
+    assert words in status.loading.message
+    assert condition(status, ConditionType.DEGRADED).status == str(degraded)
+    assert condition(status, ConditionType.MODEL_LOADED).status == str(phase == "NotReady")
 
 
 WRONG_VALUES: list[Any] = [None, "text", -1, [], {}, [{}], {"a": 1}, True]

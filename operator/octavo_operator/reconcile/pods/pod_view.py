@@ -15,9 +15,10 @@ from octavo_operator.reconcile.pods.container_problem import (
     last_exit,
     waiting_problem,
 )
-from octavo_operator.reconcile.pods.engine_container import engine_status
+from octavo_operator.reconcile.pods.engine_container import engine_status, running_engine
 from octavo_operator.reconcile.pods.placement import Placement, placement_of
-from octavo_operator.reconcile.pods.unready import why_unready
+from octavo_operator.reconcile.pods.sidecars import has_started, sidecar_statuses
+from octavo_operator.reconcile.pods.unready import first_problem, why_unready
 from octavo_operator.reconcile.pods.unschedulable import no_scheduler, why_unschedulable
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.timestamps import seconds_between
@@ -81,11 +82,11 @@ class PodView:
 def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
     """Return the view of one pod object, whose GPUs are counted as `gpu_resource`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    phase, waits, problem = _state(pod, status, gpu_resource)
+    phase, waits, problem = _state(pod, gpu_resource)
     ready = condition_of(pod, "Ready")
     return PodView(
         uid=metadata.get("uid") or "",
-        revision=(metadata.get("labels") or {}).get("pod-template-hash", ""),
+        revision=revision_of(pod),
         created=metadata.get("creationTimestamp") or "",
         ready=ready.get("status") == "True",
         ended=metadata.get("deletionTimestamp") is not None or status.get("phase") in ("Failed", "Succeeded"),
@@ -103,6 +104,11 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         failure=_failure_of(pod, status),
         failed_at=_status_changed(pod),
     )
+
+
+def revision_of(pod: Mapping[str, Any]) -> str:
+    """Return the revision of a pod object, by the label that its Deployment sets; empty: it has none."""
+    return str((pod["metadata"].get("labels") or {}).get("pod-template-hash", ""))
 
 
 def is_stuck(pod: PodView, now: str) -> bool:
@@ -184,20 +190,19 @@ def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _state(
-    pod: Mapping[str, Any], status: Mapping[str, Any], gpu_resource: str
-) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+def _state(pod: Mapping[str, Any], gpu_resource: str) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     if is_unseen(pod):
         return LoadingPhase.PENDING, no_scheduler(pod), None
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return LoadingPhase.PENDING, why_unschedulable(pod, scheduled, gpu_resource), None
-    if (first := _unfinished(status)) is not None:
+    if (first := _unfinished(pod)) is not None:
         return _before_the_engine(pod, first)
     container = engine_status(pod)
     if container is None:
         return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_sandbox(pod), None
-    return _engine_state(pod, container)
+    phase, waits, problem = _engine_state(pod, container)
+    return phase, waits, problem or first_problem(pod["metadata"]["name"], sidecar_statuses(pod))
 
 
 def _engine_state(
@@ -242,13 +247,17 @@ def _unready_since(pod: Mapping[str, Any]) -> str | None:
     return ready.get("lastTransitionTime") if ready.get("status") == "False" else None
 
 
-def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the first init container that has not ended, or, of sidecars, is not ready; None if there is none."""
-    containers: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
+def _unfinished(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the init container for which the engine waits: it has not ended, or, of sidecars, not started; None: none.
+
+    A sidecar that fails beside a running engine is started again while that goes on.
+    """
+    containers: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    sidecars, runs = {each["name"] for each in sidecar_statuses(pod)}, running_engine(pod) is not None
     for container in containers:
-        state = container.get("state") or {}
-        done = (state.get("terminated") or {}).get("exitCode") == 0
-        if not done and not ("running" in state and container.get("ready")):
+        ended = ((container.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
+        goes_on = runs or has_started(container)
+        if not (goes_on if container["name"] in sidecars else ended):
             return container
     return None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.pods.container_problem import exit_problem, waiting_problem
+from octavo_operator.reconcile.pods.sidecars import sidecar_statuses
 from octavo_operator.reconcile.problem import Problem
 
 _GATES = "ReadinessGatesNotReady"
@@ -18,11 +19,11 @@ def why_unready(
     """Return the pod's wait, and its fault if it has one, by its conditions `ready` and `containers_ready`."""
     name = pod["metadata"]["name"]  # the engine is ready, whatever its container is called
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    others = [each for each in statuses if not each.get("ready")]
+    others = [each for each in (*statuses, *sidecar_statuses(pod)) if not each.get("ready")]
     if others:
         names = ", ".join(each["name"] for each in others)
         waits = Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but its container {names} is not")
-        return waits, next(filter(None, (_problem(name, each) for each in others)), None)
+        return waits, first_problem(name, others)
     if ready.get("reason") == _GATES:
         message = ready.get("message") or "its readiness gates are not met"
         return Problem(
@@ -31,6 +32,11 @@ def why_unready(
     if containers_ready.get("status") == "True":
         return _of_lost_node(pod), None
     return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not yet"), None
+
+
+def first_problem(pod: str, containers: Iterable[Mapping[str, Any]]) -> Problem | None:
+    """Return why the first of these `containers` that waits or has ended does not run; None: all run."""
+    return next(filter(None, (_problem(pod, each) for each in containers)), None)
 
 
 def _problem(pod: str, container: Mapping[str, Any]) -> Problem | None:
