@@ -245,7 +245,9 @@ SHOWN: dict[str, dict[str, str]] = {
         "nodes refuse or evict one pod after another: the cache exceeds `spec.cache.size`, the node's disk or "
         "memory is full, a device is broken (`UnexpectedAdmissionError`, `OutOf…`)":
         """operator/test_stalled.py test_pods_that_fail_one_after_the_other_are_stalled
-            test_a_pod_that_failed_once_is_no_fault test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked""",
+            test_a_pod_that_failed_once_is_no_fault test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked
+            test_of_thousands_of_failed_pods_few_are_looked_at_in_a_pass
+            operator/test_metrics_api.py test_pods_that_ended_are_not_even_listed""",
         "a pod's claim does not exist, or has no volume (for example because its StorageClass does not exist)":
         """operator/test_summarize.py test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts
             test_a_missing_volume_is_named test_a_claim_without_a_volume_is_waited_for_and_says_what_helps

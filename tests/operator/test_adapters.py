@@ -163,6 +163,7 @@ async def test_pods_get_the_list_unless_they_have_it_or_go() -> None:
         a_pod("right", right, spec=own),
         a_pod("old", "{}", spec=own),
         a_pod("going", spec=own, deletionTimestamp="now"),
+        {**a_pod("refused", spec=own), "status": {"phase": "Failed"}},
     ]
     assert await write_adapter_lists(cluster, of, pods) == {}
     assert cluster.written == {

@@ -30,7 +30,7 @@ from octavo_operator.metrics_api.collector import Collector, NoAnswerError, Scra
 from octavo_operator.metrics_api.external import SelectorError, selected
 from octavo_operator.metrics_api.front_proxy import FrontProxy, NoAggregationError
 from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
-from octavo_operator.metrics_api.pods import EnginePod, engine_pod
+from octavo_operator.metrics_api.pods import EnginePod, engine_pod, list_engine_pods
 from octavo_operator.metrics_api.registration import FAILED_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -253,6 +253,17 @@ def test_only_pods_in_which_an_engine_runs_are_asked() -> None:
     assert engine_pod(live_pod(podIP="")) is None
     assert engine_pod(live_pod(containerStatuses=[{"name": "engine", "state": {"waiting": {}}}])) is None
     assert engine_pod({**live_pod(), "metadata": {"name": "p", "uid": "u"}}) is None
+
+
+async def test_pods_that_ended_are_not_even_listed() -> None:
+    """A node with a broken device may refuse thousands of pods, which the cluster keeps."""
+
+    async def listed(kind: Kind, namespace: str, *, fields: str) -> list[Any]:
+        assert (kind, namespace, fields) == (POD, "llm", "status.phase!=Failed,status.phase!=Succeeded")
+        return [live_pod(), live_pod(podIP="")]
+
+    cluster = cast(Cluster, type("Fake", (), {"list_selected": staticmethod(listed)}))
+    assert [each.uid for each in await list_engine_pods(cluster, "llm")] == ["u"]
 
 
 SELECTORS = [

@@ -9,8 +9,8 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
-from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observation.observe import Observation, trimmed
+from octavo_operator.reconcile.kinds import LLMSERVICE, POD
+from octavo_operator.reconcile.observation.observe import Observation, observe, trimmed
 from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
@@ -362,6 +362,25 @@ def test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked() -> None:
     state = rollout_state(service().spec.rollout, live, views, LATER)
     assert (state.blocked, state.problem.reason) == (True, Reason.NEW_POD_FAILS)
     assert state.problem.message.startswith("one pod after another fails (PodFailed, see condition Degraded); ending")
+
+
+def test_of_thousands_of_failed_pods_few_are_looked_at_in_a_pass() -> None:
+    """A node with a broken device refuses as many in minutes; the cluster keeps 12,500, and each is an event."""
+    crowd = []
+    for number in range(12_000):
+        refused = failed(f"refused-{number}", NO_DEVICE)
+        refused["metadata"] |= {
+            "creationTimestamp": f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z",
+            "labels": {"pod-template-hash": "r1" if number < 7000 else "r2"},
+        }
+        crowd.append(refused)
+    ends = failed("ends", NO_DEVICE)
+    ends["metadata"] |= {"deletionTimestamp": LATER}
+    others = [pod("serves", container=SERVING), ends]
+    indexes: dict[str, Any] = {LLMSERVICE.plural: {}, POD.plural: {("llm", "good"): [*crowd, *others]}}
+    kept = [each["metadata"]["name"] for each in observe(("llm", "good"), indexes).pods]
+    youngest = [f"refused-{number}" for number in range(11_900, 12_000)]
+    assert sorted(kept) == sorted(["serves", "ends", "refused-0", "refused-7000", *youngest])
 
 
 def ending(since: str, **metadata: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ arithmetic are those of the HorizontalPodAutoscaler that would be made otherwise
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,11 +22,11 @@ from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.hpa_algorithm import Decision, History, decide, proposal
 from octavo_operator.metrics_api.load import Load
 from octavo_operator.metrics_api.other_scaler import OtherScaler
-from octavo_operator.metrics_api.pods import EnginePod, engine_pod
+from octavo_operator.metrics_api.pods import list_engine_pods
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.cluster import Cluster
-from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD
+from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
 from octavo_operator.render.hpa import behavior, target_in_flight
@@ -60,7 +61,7 @@ class DirectScaler:
     async def run(self) -> None:
         """Scale all LLMServices again and again, until the task is cancelled."""
         scraper = Scraper()
-        collector = Collector(self._pods, scraper.scrape)
+        collector = Collector(functools.partial(list_engine_pods, self._cluster), scraper.scrape)
         try:
             while True:
                 await self.look(collector)
@@ -85,9 +86,6 @@ class DirectScaler:
                 except InvalidLLMServiceError:
                     continue  # a pass over it says so
         return found
-
-    async def _pods(self, namespace: str) -> Sequence[EnginePod]:
-        return [found for pod in await self._cluster.list_selected(POD, namespace) if (found := engine_pod(pod))]
 
     async def _scale(self, collector: Collector, key: Key, service: LLMService) -> None:
         current = 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod, other_controller
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.pods.engine_container import running_engine
 from octavo_operator.render.container import PORT
+
+_NOT_ENDED = "status.phase!=Failed,status.phase!=Succeeded"
+"""A node with a broken device refuses pods by the thousand; these stay, and would be listed every second."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,12 @@ class EnginePod:
     """Whether it takes requests: then it must answer when it is asked for its load."""
     ending: bool = False
     """Whether it was deleted, and ends once it has answered its requests."""
+
+
+async def list_engine_pods(cluster: Cluster, namespace: str) -> Sequence[EnginePod]:
+    """Return the pods of all LLMServices in a namespace in which an engine runs; ApiError: they cannot be listed."""
+    pods = await cluster.list_selected(POD, namespace, fields=_NOT_ENDED)
+    return [found for pod in pods if (found := engine_pod(pod))]
 
 
 def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,12 +14,12 @@ from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
 from octavo_operator.metrics_api.collector import Collector
 from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy, NoAggregationError
-from octavo_operator.metrics_api.pods import EnginePod, engine_pod
+from octavo_operator.metrics_api.pods import list_engine_pods
 from octavo_operator.metrics_api.registration import LOOK_SECONDS, SOON_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.cluster import Cluster
-from octavo_operator.reconcile.kinds import POD, Kind
+from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.listen import listen
 
 logger = logging.getLogger(__name__)
@@ -59,13 +59,10 @@ async def run(options: MetricsApiOptions) -> None:
 
 
 async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper, stop: asyncio.Event) -> None:
-    async def list_pods(namespace: str) -> Sequence[EnginePod]:
-        return [found for pod in await cluster.list_selected(POD, namespace) if (found := engine_pod(pod))]
-
     clients = Clients(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
     authority = Authority(hosts(options), lambda: datetime.fromisoformat(cluster.server.clock.now()))
     authority.serve_with(clients.context)
-    collector = Collector(list_pods, scraper.scrape)
+    collector = Collector(functools.partial(list_engine_pods, cluster), scraper.scrape)
     registration = Registration(cluster, options.namespace, options.service, authority.pem, options.register)
     runners = [
         await listen(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),

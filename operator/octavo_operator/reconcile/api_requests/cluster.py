@@ -201,13 +201,19 @@ class Cluster:
                 raise
 
     async def list_selected(
-        self, kind: Kind, namespace: str, selector: str = SERVICE_LABEL, metadata_only: bool = False
+        self,
+        kind: Kind,
+        namespace: str,
+        selector: str = SERVICE_LABEL,
+        metadata_only: bool = False,
+        fields: str = "",
     ) -> list[Object]:
         """Return all objects of the kind that the label selector selects, as the API server last saw them.
 
-        It asks no other for this, so that it is cheap. `namespace`: "" stands for all.
+        It asks no other for this, so that it is cheap. `namespace`: "" stands for all; `fields`: a field selector.
         """
         query = [("labelSelector", selector), ("resourceVersion", "0")]
+        query += [("fieldSelector", fields)] if fields else []
         accept = _METADATA_ONLY if metadata_only else "application/json"
         listed = await self.server.request("GET", kind.path(namespace), None, query, accept=accept)
         return list(listed.get("items") or ())

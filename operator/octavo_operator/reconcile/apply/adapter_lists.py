@@ -12,6 +12,7 @@ from octavo_operator.reconcile.kinds import POD, Kind
 from octavo_operator.render.adapters import adapter_list, digest_of_list
 
 Object = Mapping[str, Any]
+_ENDED = ("Failed", "Succeeded")
 _GONE = (404, 409)
 """The API server's answers for a pod that was deleted, and for another pod of the same name."""
 
@@ -37,7 +38,8 @@ async def write_adapter_lists(
         return failures
     for pod in pods:
         metadata, text = pod["metadata"], adapter_list(service.spec, (pod.get("spec") or {}).get("volumes") or ())
-        if pod.get("adapters") == digest_of_list(text) or "deletionTimestamp" in metadata:
+        ends = "deletionTimestamp" in metadata or (pod.get("status") or {}).get("phase") in _ENDED
+        if ends or pod.get("adapters") == digest_of_list(text):
             continue
         patch = {"metadata": {"uid": metadata["uid"], "annotations": {ADAPTERS_ANNOTATION: text}}}
         try:

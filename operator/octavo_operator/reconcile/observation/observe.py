@@ -25,6 +25,7 @@ from octavo_operator.reconcile.fields.ownership import APPLIED, has_same_owner, 
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods.endpoints import summary_of_slice
+from octavo_operator.reconcile.pods.failed_pods import without_most_failed
 from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.pods.placement import kept_spec
 from octavo_operator.reconcile.problem import Problem
@@ -79,10 +80,11 @@ def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str
         if kind.name not in _HARMLESS_COPIES or not _is_copy(kind, child, key[1])
     }
     slices = indexes.get(ENDPOINT_SLICE.plural)
+    pods = (pod for pod in indexes.get(POD.plural, {}).get(key, ()) if not other_controller(pod["metadata"]))
     return Observation(
         service,
         children,
-        tuple(pod for pod in indexes.get(POD.plural, {}).get(key, ()) if not other_controller(pod["metadata"])),
+        without_most_failed(pods),
         slices=None if slices is None or ENDPOINT_SLICE in unwatched else tuple(slices.get(key, ())),
         unwatched=unwatched,
     )

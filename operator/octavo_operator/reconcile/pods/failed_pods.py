@@ -6,11 +6,12 @@ Their Deployment makes others at once. Where these fail too, no container ever s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.advice import advice
-from octavo_operator.reconcile.pods.pod_view import PodView
+from octavo_operator.reconcile.pods.pod_view import PodView, revision_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.timestamps import seconds_between
 
@@ -19,6 +20,24 @@ _RECENT_SECONDS = 3600.0
 _OF_THE_SPEC = re.compile("exceeds the (?:total )?limit")
 """The kubelet's words about a limit in the pod's own spec: the next pod will exceed it too."""
 _AGAIN = 2
+_MOST = 100
+"""Failed pods stay until the cluster has 12,500 of them, and a node with a broken device refuses as many in minutes.
+Each is a change after which a pass looks at all of them.
+"""
+
+
+def without_most_failed(pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return the pods; of those that were ended for good only the youngest, and the first of each revision."""
+    there, failed = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
+    for pod in pods:
+        ended = (pod.get("status") or {}).get("phase") == "Failed" and "deletionTimestamp" not in pod["metadata"]
+        (failed if ended else there).append(pod)
+    if len(failed) > _MOST:
+        failed.sort(key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
+        older = failed[:-_MOST]
+        first = {revision_of(pod): pod for pod in reversed(older)}
+        failed = [*first.values(), *failed[-_MOST:]]
+    return (*there, *failed)
 
 
 def failing_again(pods: Sequence[PodView], now: str) -> Problem | None:
@@ -28,7 +47,8 @@ def failing_again(pods: Sequence[PodView], now: str) -> Problem | None:
     """
     known = [pod for pod in pods if not pod.ended or pod.failure]
     failed = [pod for pod in known if pod.failure and seconds_between(pod.failed_at, now) < _RECENT_SECONDS]
-    newest = sorted((pod for pod in failed if pod.revision == newest_revision(known)), key=lambda pod: pod.created)
+    revision = newest_revision(known)
+    newest = sorted((pod for pod in failed if pod.revision == revision), key=lambda pod: pod.created)
     lasts = len(newest) >= _AGAIN or any(pod.failure and _OF_THE_SPEC.search(pod.failure) for pod in newest)
     if not lasts:
         return None

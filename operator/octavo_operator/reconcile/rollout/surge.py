@@ -46,11 +46,9 @@ def obstacles(
 
     `exclusive`: the claims that are known to be for one node or one pod at a time.
     """
-    found = [_refused(deployment, pods)]
-    for pod in pods:
-        before = [old for old in pods if is_before(old, pod)]
-        if before and pod.waits:
-            found.append(_of_pod(pod, before, exclusive, now))
+    waiting = [pod for pod in pods if pod.waits]
+    found = [_of_pod(pod, [old for old in pods if is_before(old, pod)], exclusive, now) for pod in waiting]
+    found.insert(0, _refused(deployment, pods))
     return [each for each in found if each]
 
 
@@ -61,7 +59,7 @@ def is_before(old: PodView, new: PodView) -> bool:
 
 def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], now: str) -> Obstacle | None:
     """Return what a surge pod waits for, if the pods `before` it may have it."""
-    if not pod.waits:
+    if not (pod.waits and before):
         return None
     message = pod.waits.message
 
