@@ -317,6 +317,9 @@ SHOWN: dict[str, dict[str, str]] = {
         """operator/test_endpoints.py test_a_service_that_leads_to_no_ready_pod_is_not_ready
             test_what_others_have_changed_in_the_service_is_named cluster/test_unhappy_cluster.py
             test_ready_is_what_a_client_reaches monitoring/test_operator_rules.py test_what_fires""",
+        "a NetworkPolicy of the namespace, or a mesh's mutual TLS, keeps the operator from asking a model's pods":
+        """operator/test_loading.py test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers
+            operator/test_memory_fit.py test_a_pod_that_cannot_be_asked_is_named_where_its_answer_is_missing""",
         "an EndpointSlice of another manager (label `kubernetes.io/service-name`) sends a part of the Service's "
         "requests elsewhere":
         """operator/test_foreign_objects.py test_an_endpoint_slice_of_another_manager_that_leads_elsewhere_is_named

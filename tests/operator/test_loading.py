@@ -182,6 +182,28 @@ async def test_a_pod_that_has_loaded_is_asked_until_it_answers_and_never_again()
     assert listener.asked == 3, "one that says nothing is left alone after a few times"
 
 
+async def test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers() -> None:
+    """As where its namespace denies connections by default, or a mesh wants mutual TLS."""
+    queue, listener = WorkQueue[Any](), Pod({"phase": "ready"})
+    loaded = {**pod(engine={**RUNNING, "started": True, "ready": True})}
+    async with listener.listening() as port, aiohttp.ClientSession() as session:
+        watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: [loaded]}}, queue, port)
+        loaded["status"]["podIP"] = "127.0.0.2"  # nobody listens there
+        told = []
+        for _ in range(5):
+            await watch.look(session)
+            told.append(len(queue))
+        assert told == [0, 0, 1, 1, 1]
+        assert "cannot ask pod u1 (Connect call failed" in watch.unanswered["u1"]
+        assert "set spec.networkPolicy, which lets it in" in watch.unanswered["u1"]
+        loaded["status"]["podIP"] = "127.0.0.1"
+        queue.clear()
+        for _ in range(20):
+            await watch.look(session)
+        assert (watch.unanswered, len(queue), listener.asked) == ({}, 1, 1)
+    assert watch.reports["u1"].phase == "ready"
+
+
 async def test_a_pod_that_loads_anew_is_asked_again() -> None:
     loading, queue, listener = pod(engine=RUNNING), WorkQueue[Any](), Pod(PULLING)
     async with listener.listening() as port, aiohttp.ClientSession() as session:

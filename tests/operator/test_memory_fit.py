@@ -49,6 +49,17 @@ def test_memory_that_no_pod_has_reported_is_unknown_and_the_message_says_which_p
     assert "before it loads the weights" in memory_fit(spec(model={"source": claim}), None)[2]
 
 
+def test_a_pod_that_cannot_be_asked_is_named_where_its_answer_is_missing() -> None:
+    pods, sentence = (pod(container=SERVING),), "the operator cannot ask pod good-1 (refused)"
+    pods[0]["metadata"]["uid"] = "u1"
+    adapters = [{"name": "sql", "source": {"s3": {"bucket": "models", "prefix": "sql"}}}]
+    of = parse(merged(VALID, {"spec": {"adapters": adapters}}))
+    observed = Observation({}, deployment(ready=1), pods, unanswered={"u1": sentence, "another": "no"})
+    found = {each.type: each for each in summarize(of, observed, "image", Result(), NOW).conditions}
+    assert found[ConditionType.MEMORY_FITS].message == f"the memory that the model needs is not known: {sentence}"
+    assert found[ConditionType.ADAPTERS_READY].message.endswith(f"sql is loaded by 0 of 1; {sentence}")
+
+
 def test_what_fits_says_how_much_context_is_left() -> None:
     status, reason, message = state_of(spec())
     assert (status, reason) == ("True", "Fits")

@@ -9,7 +9,7 @@ import aiohttp
 from octavo_operator.metrics_api.collector import ScrapeError
 from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod
-from octavo_operator.reconcile.polling.poll_pods import TooLongError, bounded_answer
+from octavo_operator.reconcile.polling.poll_pods import TooLongError, bounded_answer, why_unreachable
 
 TIMEOUT_SECONDS = 2.0
 AT_ONCE = 64
@@ -40,8 +40,7 @@ class Scraper:
         except TimeoutError:
             raise ScrapeError(f"its /metrics does not answer within {TIMEOUT_SECONDS:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            why = getattr(error, "strerror", None) or error or type(error).__name__
-            raise ScrapeError(f"its /metrics cannot be reached: {why}") from None
+            raise ScrapeError(f"its /metrics cannot be reached: {why_unreachable(error)}") from None
         except NoMetricsError as error:
             raise ScrapeError(str(error)) from None
         except TooLongError:

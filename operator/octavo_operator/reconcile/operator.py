@@ -233,6 +233,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         indexes,
         load_reports=loading.reports,
         adapter_reports=adapters.reports,
+        unanswered=loading.unanswered,
         scaling=scaler.reports if scaler else {},
         unwatched=process.namespaces.unwatched,
         outside=foreign.found,

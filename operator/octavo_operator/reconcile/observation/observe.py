@@ -50,8 +50,10 @@ class Observation:
     """By kind and name."""
     pods: tuple[Object, ...] = ()
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
-    """By the pod's uid, as the next one."""
+    """By the pod's uid, as the next two."""
     adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    """Why the operator cannot reach a pod that serves, as a sentence."""
     unknown: tuple[str, ...] = ()
     """The paths of its fields that this version does not know."""
     slices: tuple[Object, ...] | None = None

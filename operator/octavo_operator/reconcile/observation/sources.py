@@ -27,6 +27,8 @@ class Sources:
     """By a pod's uid, how far it has loaded its model."""
     adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
     """By a pod's uid, which LoRA adapters it has."""
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    """By the uid of a pod that serves, why the operator cannot reach it."""
     scaling: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
     """For each LLMService that the operator itself scales, the object in the place of a HorizontalPodAutoscaler."""
     unwatched: Callable[[str], Mapping[Kind, str]] = _all_watched
@@ -40,5 +42,6 @@ class Sources:
             observe(key, self.indexes, self.unwatched(key[0])),
             reports=self.load_reports,
             adapter_reports=self.adapter_reports,
+            unanswered=self.unanswered,
             outside=self.outside.get(key, ()),
         )

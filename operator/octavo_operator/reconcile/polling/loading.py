@@ -2,7 +2,7 @@
 
 Only pods that download or load are asked, and those that have loaded once more; and only the leader asks. Nothing
 depends on an answer: where none comes (another network policy, an older engine) the phase is reported all the same, and
-bytes are not.
+bytes are not. A pod that serves and cannot be reached is named, since its adapters cannot be asked for either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from octavo_operator.reconcile.kinds import LLMSERVICE, POD
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
 from octavo_operator.reconcile.pods.engine_container import running_engine
 from octavo_operator.reconcile.pods.load_report import LoadReport
-from octavo_operator.reconcile.polling.poll_pods import ASKING_FAILED, PodQuestion, address_of, poll
+from octavo_operator.reconcile.polling.poll_pods import (
+    ASKING_FAILED,
+    UNREACHABLE,
+    PodQuestion,
+    address_of,
+    poll,
+    why_unreachable,
+)
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.render.container import PORT
 from octavo_operator.render.fetch import FETCH
@@ -30,6 +37,8 @@ INTERVAL_SECONDS = 3.0
 NEWS_SECONDS = 10.0  # between two reports that only have more bytes: each is a write of the status
 NEWS_SHARE = 0.02  # of all bytes, to be worth a write
 _TRIES = 3
+_SELDOM = 20
+"""Of so many looks one asks a pod that could not be reached: perhaps it can be by now."""
 _LONGEST_ANSWER = 16_384
 
 Reports = dict[str, LoadReport]
@@ -47,6 +56,8 @@ class LoadWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reports: Reports = {}
+        self.unanswered: dict[str, str] = {}
+        """By the uid of a pod that serves, why the operator cannot reach it, as a sentence."""
         self._written: Reports = {}
         self._written_at: dict[Key, float] = {}
         self._clock = clock
@@ -62,7 +73,7 @@ class LoadWatch:
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Ask each pod that loads, and a few times each that has loaded, for figures that exist only then."""
         pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
-        for known in (self.reports, self._written, self._tries):
+        for known in (self.reports, self._written, self._tries, self.unanswered):
             for gone in known.keys() - pods.keys():
                 del known[gone]
         for idle in self._written_at.keys() - {key for key, _ in pods.values()}:
@@ -71,9 +82,9 @@ class LoadWatch:
         for uid, (key, pod) in pods.items():
             address, loads = address_of(pod), is_loading(pod)
             tries = self._tries[uid] = 0 if loads else self._tries.get(uid, 0) + 1
-            if not address or tries > _TRIES:
-                continue
-            questions.append(self._ask(session, uid, key, address, last=not loads))
+            seldom = uid in self.unanswered and tries % _SELDOM == 0
+            if address and (tries <= _TRIES or seldom):
+                questions.append(self._ask(session, key, pod, address, last=not loads))
         await asyncio.gather(*questions)
 
     def _pods(self) -> Iterator[tuple[Key, Object]]:
@@ -83,7 +94,8 @@ class LoadWatch:
                 if is_loading(pod) or has_loaded(pod):
                     yield key, pod
 
-    async def _ask(self, session: aiohttp.ClientSession, uid: str, key: Key, address: str, last: bool) -> None:
+    async def _ask(self, session: aiohttp.ClientSession, key: Key, pod: Object, address: str, last: bool) -> None:
+        uid = pod["metadata"]["uid"]
         try:
             _, data = await self._question.ask(session, address)
             report = LoadReport.model_validate_json(data)
@@ -91,7 +103,11 @@ class LoadWatch:
             logger.debug("%s/%s: the pod at %s does not report its loading progress: %s", *key, address, error)
             if uid in self.reports and self.reports[uid].phase == "ready":  # its engine ended, and begins again
                 del self.reports[uid]
+            if isinstance(error, UNREACHABLE) and self._tries[uid] >= _TRIES:
+                self._note_unanswered(key, pod, error)
             return
+        if self.unanswered.pop(uid, ""):
+            self._queue.add(key)
         if last:
             self._tries[uid] = _TRIES
         self.reports[uid] = report
@@ -100,6 +116,19 @@ class LoadWatch:
         if is_news(self._written.get(uid), report, waited):
             self._written[uid], self._written_at[key] = report, now
             self._queue.add(key)
+
+    def _note_unanswered(self, key: Key, pod: Object, error: Exception) -> None:
+        """Note that a pod that serves cannot be reached, though the kubelet and clients reach it."""
+        metadata = pod["metadata"]
+        if metadata["uid"] in self.unanswered:
+            return
+        self.unanswered[metadata["uid"]] = sentence = (
+            f"the operator cannot ask pod {metadata['name']} ({why_unreachable(error)}): if a NetworkPolicy keeps it "
+            "out, set spec.networkPolicy, which lets it in; if a mesh wants mutual TLS, let its port "
+            f"{PORT} take plain connections"
+        )
+        logger.warning("%s/%s: %s", *key, sentence)
+        self._queue.add(key)
 
 
 def is_news(written: LoadReport | None, report: LoadReport, waited: bool) -> bool:

@@ -13,8 +13,17 @@ _TIMEOUT_SECONDS = 2.0
 _AT_ONCE = 32
 _CHUNK_BYTES = 1 << 16
 
-ASKING_FAILED = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
+"""The errors of a question without an answer."""
+ASKING_FAILED = (*UNREACHABLE, ValueError)
 """The errors of a question without an answer, and of an answer that is not what it should be."""
+
+
+def why_unreachable(error: Exception) -> str:
+    """Return in a few words why a question got no answer."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 class TooLongError(ValueError):

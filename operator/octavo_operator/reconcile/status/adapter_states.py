@@ -100,8 +100,11 @@ def adapter_problem(statuses: Sequence[AdapterStatus]) -> Problem | None:
     return Problem(Reason.ADAPTER_FAILED, "; ".join(sentences))
 
 
-def adapters_ready(statuses: Sequence[AdapterStatus], replicas: int) -> tuple[str, Reason, str]:
-    """Return status, reason and message of AdaptersReady, where `replicas` pods should have the adapters."""
+def adapters_ready(statuses: Sequence[AdapterStatus], replicas: int, unanswered: str = "") -> tuple[str, Reason, str]:
+    """Return status, reason and message of AdaptersReady, where `replicas` pods should have the adapters.
+
+    `unanswered`: why the operator cannot reach a pod that serves, in a sentence; empty: it can.
+    """
     if not statuses:
         return "True", Reason.NO_ADAPTERS, "spec.adapters lists none"
     if problem := adapter_problem(statuses):
@@ -113,6 +116,6 @@ def adapters_ready(statuses: Sequence[AdapterStatus], replicas: int) -> tuple[st
         return (
             "False",
             Reason.ADAPTERS_LOADING,
-            f"{words}{first.name} is loaded by {first.loaded_replicas} of {replicas}",
+            f"{words}{first.name} is loaded by {first.loaded_replicas} of {replicas}{unanswered and f'; {unanswered}'}",
         )
     return "True", Reason.ADAPTERS_LOADED, f"all replicas have loaded all {len(statuses)} adapters"

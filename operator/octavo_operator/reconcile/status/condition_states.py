@@ -25,7 +25,7 @@ def condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> dic
         ConditionType.MODEL_LOADED: _model_loaded(facts),
         ConditionType.SCALING_ACTIVE: _scaling_active(facts),
         ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
-        ConditionType.MEMORY_FITS: memory_fit(facts.service.spec, memory),
+        ConditionType.MEMORY_FITS: memory_fit(facts.service.spec, memory, facts.unanswered),
         ConditionType.ADAPTERS_READY: _adapters_ready(facts),
         ConditionType.RECONCILING: reconciling(facts, now),
         ConditionType.STALLED: stalled(facts, now),
@@ -147,7 +147,7 @@ def _model_loaded(facts: Facts) -> ConditionState:
 def _adapters_ready(facts: Facts) -> ConditionState:
     if facts.adapters and (stopped := _stopped(facts)):
         return stopped
-    return adapters_ready(facts.adapters, max(facts.desired, len(facts.pods)))
+    return adapters_ready(facts.adapters, max(facts.desired, len(facts.pods)), facts.unanswered)
 
 
 def _scaling_active(facts: Facts) -> ConditionState:

@@ -79,6 +79,8 @@ class Facts:
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
     pods_known: bool = True
     """Whether the operator may read pods."""
+    unanswered: str = ""
+    """Why the operator cannot reach a pod that serves, in a sentence; empty: it can."""
     node_wait: float = PATIENCE_SECONDS
     """Seconds for which a pod may find no node before it is stalled."""
 

@@ -35,9 +35,14 @@ def subject(spec: LLMServiceSpec) -> str:
     return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in sorted(wanted.items()))])
 
 
-def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None) -> ConditionState:
-    """Return status, reason and message of the condition MemoryFits."""
+def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None, unanswered: str = "") -> ConditionState:
+    """Return status, reason and message of the condition MemoryFits.
+
+    `unanswered`: why the operator cannot reach a pod that serves, in a sentence; empty: it can.
+    """
     if memory is None or memory.subject != subject(spec):
+        if unanswered:
+            return "Unknown", Reason.NOT_YET_KNOWN, f"the memory that the model needs is not known: {unanswered}"
         who = "before it downloads the weights" if is_fetched(spec) else "before it loads the weights"
         return (
             "Unknown",

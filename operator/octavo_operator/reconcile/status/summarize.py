@@ -109,6 +109,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         stale_scaler=None if in_force else stale_scaler(observed.children),
         unwatched=result.unwatched,
         pods_known=POD not in observed.unwatched,
+        unanswered=next((observed.unanswered[pod.uid] for pod in pods if pod.uid in observed.unanswered), ""),
     )
 
 
