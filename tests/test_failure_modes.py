@@ -217,6 +217,7 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_surge_pod_without_a_gpu_blocks_and_is_looked_at_again_when_its_time_is_over
             test_whatever_a_surge_pod_waits_for_blocks_and_goes_in_place_where_that_helps
             test_a_surge_pod_that_may_not_be_made_blocks test_after_its_time_auto_goes_on_in_place
+            test_no_pod_ends_for_a_new_one_on_a_cordoned_node
             cluster/test_unhappy_cluster.py test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place""",
         "pods are refused by a quota, a LimitRange or an admission policy, or because a PriorityClass or "
         "RuntimeClass does not exist":

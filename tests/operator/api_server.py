@@ -76,6 +76,9 @@ class Server:
             raise self.unread[kind.name]
         return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
 
+    async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
+        return True
+
     async def create_event(self, event: dict[str, Any]) -> bool:
         self.events.append(event)
         return True

@@ -11,11 +11,12 @@ from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.kinds import NODE, POD, Kind
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.placement import Placement, placement_of
 from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout.cordoned_nodes import cordoned_nodes
 from octavo_operator.reconcile.rollout.rollout import RolloutState, revisions, rollout_state
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.render.deployment import progress_deadline, strategy
@@ -356,6 +357,45 @@ def test_a_failing_pod_does_not_end_a_rollout_in_place() -> None:
     failing = surge(waits=None, phase=LoadingPhase.FAILED, problem=Problem(Reason.CRASH_LOOP, "x"), stuck=True)
     now = rollout_state(rollout(), live(surging=0, total=1, available=0), [failing], at(9999))
     assert (now.in_place, now.blocked, now.problem.reason) == (True, True, Reason.NEW_POD_FAILS)
+
+
+CORDONED = "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) were unschedulable."
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "in_place"), [((), True), (("n1",), True), (("n1", "n2"), False)], ids=["none", "one", "all"]
+)
+def test_no_pod_ends_for_a_new_one_on_a_cordoned_node(cordoned: tuple[str, ...], in_place: bool) -> None:
+    pods = [old(node="n1"), old(node="n2"), surge(said=CORDONED)]
+    now = rollout_state(rollout(), live(), pods, at(9999), cordoned=frozenset(cordoned))
+    assert now.in_place is in_place
+    if not in_place:
+        assert (now.blocked, now.problem.reason) == (True, Reason.NO_GPU_FOR_SURGE)
+        assert "kubectl uncordon n1, n2, on which an old pod runs" in now.problem.message
+
+
+class Nodes:
+    """Nodes that can be read or not, and which of them were."""
+
+    def __init__(self, allowed: bool = True, **nodes: dict[str, Any]) -> None:
+        self.allowed, self.nodes, self.read = allowed, nodes, list[str]()
+
+    async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
+        assert (verb, kind, namespace) == ("get", NODE, "")
+        return self.allowed
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        self.read.append(name)
+        return self.nodes.get(name)
+
+
+async def test_nodes_are_read_only_where_the_scheduler_found_cordoned_ones() -> None:
+    pods = [old(node="n1"), old(node="n2"), old(node="n3"), old(node="n4", ended=True), surge(said=CORDONED)]
+    nodes = Nodes(n1={"spec": {"unschedulable": True}}, n2={"spec": {}})
+    assert await cordoned_nodes(nodes, pods) == {"n1"}
+    assert nodes.read == ["n1", "n2", "n3"]
+    for unread, asked in ((Nodes(allowed=False), pods), (Nodes(), [*pods[:4], surge()])):
+        assert (await cordoned_nodes(unread, asked), unread.read) == (frozenset(), [])
 
 
 @pytest.mark.parametrize(("said", "advised"), [("1 node(s) were unschedulable", False), ("1 Insufficient cpu", True)])

@@ -38,6 +38,7 @@ POD = Kind("Pod", "v1", "pods")
 ENDPOINT_SLICE = Kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices")
 EVENT = Kind("Event", "events.k8s.io/v1", "events")
 API_SERVICE = Kind("APIService", "apiregistration.k8s.io/v1", "apiservices")
+NODE = Kind("Node", "v1", "nodes")
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases")
 
 CHILDREN = (

@@ -30,6 +30,7 @@ from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_se
 from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout.cordoned_nodes import NodeReader, cordoned_nodes
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
@@ -61,7 +62,7 @@ _CLAIM_TRUST = timedelta(minutes=1)
 """The time for which a claim that was there is not asked for again."""
 
 
-class ReconcileCluster(ChildCluster, StatusCluster, PodWriter, Protocol):
+class ReconcileCluster(ChildCluster, StatusCluster, PodWriter, NodeReader, Protocol):
     """The API calls that reconciling makes."""
 
 
@@ -248,7 +249,8 @@ class Reconciler:
         names = frozenset[str]().union(*(pod.claims for pod in waiting if not usual_wait_seconds(pod, now)))
         claims = {name: await self._claim(service, observed, name) for name in sorted(names)}
         exclusive = frozenset(name for name, claim in claims.items() if claim and _is_exclusive(claim))
-        return rollout_state(service.spec.rollout, deployment, pods, now, exclusive)
+        cordoned = await cordoned_nodes(self._cluster, pods)
+        return rollout_state(service.spec.rollout, deployment, pods, now, exclusive, cordoned)
 
     async def _missing_claims(self, service: LLMService, observed: Observation) -> frozenset[str]:
         """Return the claims of adapters that are not there. Users make them, and no watch reports them."""

@@ -87,15 +87,15 @@ class Cluster:
         before = self._history.newest(kind)
         page = await self.server.request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
         self._history.note(kind, page["metadata"].get("resourceVersion", ""), before)
-        if not await self._may_watch(kind, namespace):
+        if not await self.may("watch", kind, namespace):
             where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
             why = f'the operator cannot watch resource "{kind.plural}" in API group "{kind.group}"{where}'
             self.server.missing_rights.note(why)
             raise ApiError(403, "Forbidden", with_remedy(why))
 
-    async def _may_watch(self, kind: Kind, namespace: str) -> bool:
-        """Return True if the API server authorizes a watch, or does not answer the question."""
-        asked = {"verb": "watch", "group": kind.group, "resource": kind.plural, "namespace": namespace}
+    async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
+        """Return True if the API server authorizes the verb, or does not answer the question."""
+        asked = {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace}
         review = {**_REVIEW, "spec": {"resourceAttributes": asked}}
         try:
             answer = await self.server.request(

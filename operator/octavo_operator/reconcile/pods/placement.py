@@ -41,7 +41,7 @@ class Placement:
         """Return True if a pod that lacks these resources surely finds them on this pod's node once this one has ended.
 
         The scheduler names all that a node lacks: what it does not name, this one's node has already. Whether it is
-        cordoned by now is not known here.
+        cordoned by now is not known here (`cordoned_nodes`).
         """
         return (
             other.node_selector.items() <= self.node_selector.items()

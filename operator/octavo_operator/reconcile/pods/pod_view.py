@@ -72,6 +72,8 @@ class PodView:
     failure: str = ""
     """Why its node has refused it or ended it for good, beginning with its name; empty: it has not."""
     failed_at: str = ""
+    node: str = ""
+    """The name of its node; empty: it has none."""
 
     @property
     def scheduled(self) -> bool:
@@ -103,6 +105,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         unstarted_since=_unstarted_since(pod, status),
         failure=_failure_of(pod, status),
         failed_at=_status_changed(pod),
+        node=(pod.get("spec") or {}).get("nodeName") or "",
     )
 
 

@@ -65,12 +65,14 @@ def rollout_state(
     pods: Sequence[PodView],
     now: str,
     exclusive: frozenset[str] = frozenset(),
+    cordoned: frozenset[str] = frozenset(),
 ) -> RolloutState:
     """Return the state of the Deployment's rollout; `now` is RFC 3339.
 
-    `exclusive`: the claims that are known to be for one node or one pod at a time.
+    `exclusive`: the claims that are known to be for one node or one pod at a time. `cordoned`: the nodes of its pods
+    that are known to take no new one.
     """
-    state = _state(rollout, deployment, pods, now, exclusive)
+    state = _state(rollout, deployment, obstacles(deployment, pods, exclusive, now, cordoned), now)
     if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods, now)):
         state = replace(state, blocked=True, problem=failing)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
@@ -83,10 +85,7 @@ def rollout_state(
     return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)
 
 
-def _state(
-    rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], now: str, exclusive: frozenset[str]
-) -> RolloutState:
-    waiting = obstacles(deployment, pods, exclusive, now)
+def _state(rollout: Rollout, deployment: Mapping[str, Any], waiting: Sequence[Obstacle], now: str) -> RolloutState:
     if not falls_back(rollout):
         return _fixed(rollout, waiting)
     helped = [each for each in waiting if each.helped]

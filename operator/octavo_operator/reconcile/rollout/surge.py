@@ -40,14 +40,19 @@ class Obstacle:
 
 
 def obstacles(
-    deployment: Mapping[str, Any], pods: Sequence[PodView], exclusive: frozenset[str], now: str
+    deployment: Mapping[str, Any],
+    pods: Sequence[PodView],
+    exclusive: frozenset[str],
+    now: str,
+    cordoned: frozenset[str] = frozenset(),
 ) -> list[Obstacle]:
     """Return what the surge pods wait for while older pods still run; `now` is RFC 3339.
 
-    `exclusive`: the claims that are known to be for one node or one pod at a time.
+    `exclusive`: the claims that are known to be for one node or one pod at a time. `cordoned`: the nodes of older pods
+    that are known to take no new one.
     """
     waiting = [pod for pod in pods if pod.waits]
-    found = [_of_pod(pod, [old for old in pods if is_before(old, pod)], exclusive, now) for pod in waiting]
+    found = [_of_pod(pod, [old for old in pods if is_before(old, pod)], exclusive, now, cordoned) for pod in waiting]
     found.insert(0, _refused(deployment, pods))
     return [each for each in found if each]
 
@@ -57,17 +62,19 @@ def is_before(old: PodView, new: PodView) -> bool:
     return old.scheduled and not old.ended and old.revision != new.revision and old.created <= new.created
 
 
-def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], now: str) -> Obstacle | None:
+def _of_pod(
+    pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], now: str, cordoned: frozenset[str]
+) -> Obstacle | None:
     """Return what a surge pod waits for, if the pods `before` it may have it."""
     if not (pod.waits and before):
         return None
-    message = pod.waits.message
+    message = pod.waits.message + _cordoned_sentence(before, cordoned)
 
     def obstacle(reason: Reason, helps: Callable[[PodView], bool]) -> Obstacle:
         return Obstacle(reason, message, pod.waits_since, any(map(helps, before)))
 
     def makes_room(old: PodView) -> bool:
-        return old.placement.makes_room_for(pod.placement, lacking(message))
+        return old.node not in cordoned and old.placement.makes_room_for(pod.placement, lacking(message))
 
     match pod.waits.reason:
         case Reason.WAITING_FOR_GPU:
@@ -83,6 +90,12 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
             claims = pod.claims & exclusive if pod.scheduled else frozenset()
             return obstacle(Reason.NO_VOLUME_FOR_SURGE, lambda old: bool(old.claims & claims))
     return None
+
+
+def _cordoned_sentence(before: Sequence[PodView], cordoned: frozenset[str]) -> str:
+    """Return which nodes of the pods `before` take no new pod, as the end of a sentence; empty: none."""
+    names = ", ".join(sorted({old.node for old in before} & cordoned))
+    return f"; kubectl uncordon {names}, on which an old pod runs, if a new pod may run there" if names else ""
 
 
 def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
