@@ -156,7 +156,10 @@ def test_a_key_needs_the_right_to_change_adapters(tokenizer: Tokenizer, tmp_path
             for key in ("sk-alice", "sk-root", "sk-nobody")
             for route, body in (load, unload)
         ]
+        theirs = {"x-api-key": "sk-alice", "anthropic-version": "2023-06-01"}
+        refused = served.http.post(LOAD, json=load[1], headers=theirs)
     assert statuses == [403, 403, 200, 200, 401, 401]
+    assert refused.json()["error"]["type"] == "permission_error"
 
 
 def test_metrics_name_the_adapters_that_run_and_wait(served: Served) -> None:

@@ -410,6 +410,7 @@ def test_metrics_count_what_happened(start: Callable[..., Served]) -> None:
         "octavo_request_duration_seconds_count": 2, "octavo_request_queue_seconds_sum": 0.5,
         "octavo_step_seconds_sum": 0.5,
         "vllm:request_generation_tokens_sum": 8, "vllm:request_prompt_tokens_sum": 2, "vllm:request_params_n_sum": 2,
+        "vllm:request_max_num_generation_tokens_sum": 4, "vllm:request_max_num_generation_tokens_count": 1,
     }.items():  # fmt: skip
         [line] = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
         assert float(line.split()[-1]) == value, line
@@ -566,7 +567,7 @@ NAMES = [
     "vllm:request_queue_time_seconds_bucket", "vllm:request_prefill_time_seconds_bucket",
     "vllm:request_decode_time_seconds_bucket", "vllm:request_inference_time_seconds_bucket",
     "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket", "vllm:request_params_n_bucket",
-    "vllm:request_params_max_tokens_bucket",
+    "vllm:request_params_max_tokens_bucket", "vllm:request_max_num_generation_tokens_bucket",
 ]  # fmt: skip
 
 

@@ -34,7 +34,14 @@ def test_a_method_that_a_path_does_not_take(with_files: Served, method: str, pat
 
 
 @pytest.mark.parametrize(
-    ("path", "meant"), [("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages"), ("/x", "")]
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/chat/completions/", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/x", ""),
+        ("/x/", ""),
+    ],
 )
 def test_a_wrong_base_url_is_told(with_files: Served, path: str, meant: str) -> None:
     answer = with_files.http.post(path, json={})
@@ -47,12 +54,13 @@ def test_no_path_with_another_slash_is_redirected(with_files: Served, path: str)
     for method in ("GET", "POST"):
         answer = with_files.http.request(method, path, headers={"Host": "elsewhere"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        assert f"it is at {path[:-1]}, without a slash at the end" in answer.text
 
 
 def test_heads_are_those_of_gets(with_files: Served) -> None:
     file = with_files.openai().files.create(file=("in.jsonl", b"x" * 99), purpose="batch")
-    for path in ("/version", "/ping", "/v1/models", "/v1/files", f"/v1/files/{file.id}", f"/v1/files/{file.id}/content",
-                 "/v1/batches"):  # fmt: skip
+    for path in ("/version", "/load", "/ping", "/v1/models", "/v1/files", f"/v1/files/{file.id}",
+                 f"/v1/files/{file.id}/content", "/v1/batches"):  # fmt: skip
         head, whole = with_files.http.head(path), with_files.http.get(path)
         assert (head.status_code, head.content) == (200, b"")
         for name in ("content-length", "content-type"):

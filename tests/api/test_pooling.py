@@ -46,7 +46,7 @@ def test_vectors_are_cut_and_brought_to_length_1(server: Served) -> None:
     cut = server.openai().embeddings.create(model="smollm2", input="Hi", dimensions=2).data[0].embedding
     whole = vector_of(server, "Hi")
     assert cut == pytest.approx([number / math.hypot(*whole[:2]) for number in whole[:2]])
-    raw = server.http.post("/pooling", json={"input": [7], "normalize": False}).json()
+    raw = server.http.post("/pooling", json={"input": [7], "normalize": False, "task": "embed"}).json()
     assert raw["data"] == [{"object": "pooling", "index": 0, "data": [3.0, 28.0, 0.0, 0.5]}]
 
 
@@ -74,6 +74,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "an unknown format": (EMBED, {"input": "x", "encoding_format": "int8"}, "encoding_format"),
     "Jina's format": (EMBED, {"input": "x", "embedding_type": "base64"}, "embedding_type"),
     "cut, but not of length 1": (EMBED, {"input": "x", "dimensions": 2, "normalize": False}, "normalize"),
+    "a vector for each token": ("/pooling", {"input": "x", "task": "token_embed"}, "task"),
     "a kind of text": (EMBED, {"input": "x", "input_type": "query"}, "input_type"),
     "the last tokens": (
         EMBED,

@@ -58,9 +58,10 @@ def test_leaving_a_stream_aborts_it(server: Served) -> None:
     server.play("one two three", hold_after=2)
     stream = server.openai().chat.completions.create(model="smollm2", messages=ASK["messages"], stream=True, n=2)  # type: ignore[arg-type]
     next(iter(stream))
+    assert server.http.get("/load").json() == {"server_load": 1}
     stream.close()
     server.wait_until(lambda: len(server.engine.aborted) == 2)
-    server.wait_until(lambda: len(server.serving.running) == 0)
+    server.wait_until(lambda: server.http.get("/load").json() == {"server_load": 0})
     admission = server.serving.admission
     assert (admission.total.requests.used, admission.total.kv.used, admission.begun) == (0, 0, 0)
 

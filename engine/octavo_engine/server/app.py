@@ -65,6 +65,12 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     async def version() -> dict[str, str]:
         return {"version": __version__}
 
+    @app.head("/load", include_in_schema=False)
+    @app.get("/load")
+    async def load() -> dict[str, int]:
+        """Return how many requests are being answered, in vLLM's shape."""
+        return {"server_load": len(serving.running)}
+
     add_document(app)
     _answer_errors(app, serving)
     streamed = frozenset({FILES} if batches is not None else ())
@@ -105,11 +111,16 @@ def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
     ]
 
 
-def _meant(app: FastAPI, scope: Scope) -> str | None:
-    """Return the path that a client with a wrong base URL meant, with or without a /v1 that is too few or too many."""
-    path = scope["path"]
+def _where(app: FastAPI, scope: Scope) -> str | None:
+    """Return where the path is that a client meant with a slash too many, or with a /v1 too few or too many."""
+    path = scope["path"].rstrip("/")
+    if _methods_of(app, {**scope, "path": path}):
+        return f"it is at {path}, without a slash at the end"
     meant = path.removeprefix("/v1") if path.startswith("/v1/v1/") else f"/v1{path}"
-    return meant if _methods_of(app, {**scope, "path": meant}) else None
+    if not _methods_of(app, {**scope, "path": meant}):
+        return None
+    about = "the base URL of an SDK for OpenAI's API ends with /v1, and of one for Anthropic's before it"
+    return f"it is at {meant}: {about}"
 
 
 def _answer_errors(app: FastAPI, serving: Serving) -> None:
@@ -129,9 +140,8 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
         refused = from_http(error, request)
         if refused.status == 405:
             refused.headers["Allow"] = ", ".join(_methods_of(app, request.scope))
-        if refused.status == 404 and (path := _meant(app, request.scope)) is not None:
-            about = "the base URL of an SDK for OpenAI's API ends with /v1, and of one for Anthropic's before it"
-            refused = APIError(404, f"{refused.detail.message}; it is at {path}: {about}", code=refused.detail.code)
+        if refused.status == 404 and (where := _where(app, request.scope)) is not None:
+            refused = APIError(404, f"{refused.detail.message}; {where}", code=refused.detail.code)
         return error_response(refused, request.scope)
 
     @app.exception_handler(Exception)  # Starlette raises it again after this answer, and RequestContext logs it

@@ -22,6 +22,7 @@ ANTHROPIC_PATH = "/v1/messages"
 """The beginning of the paths of Anthropic's API."""
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

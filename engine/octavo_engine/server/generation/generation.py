@@ -95,6 +95,7 @@ class Generation:
             for sequence in self.sequences:
                 if not sequence.ended:
                     self._end(sequence, self._outcome)
+            self._serving.metrics.longest_choice.observe(max(sequence.num_tokens for sequence in self.sequences))
             self._trace(sent)
             self._admitted.leave()
             self._serving.running.remove(self)

@@ -55,6 +55,7 @@ OnlyUnlimited = Annotated[Any, _only(-1)]
 OnlyLeft = Annotated[Any, _only("left")]
 OnlyRight = Annotated[Any, _only("right")]
 OnlyFloat = Annotated[Any, _only("float")]
+OnlyEmbed = Annotated[Any, _only("embed")]
 OnlyEmpty = Annotated[Any, AfterValidator(_only_empty)]
 NoFunctions = Annotated[Any, AfterValidator(_no_functions)]
 """A deprecated field about functions: an empty list, or a choice that asks for nothing where there are none."""

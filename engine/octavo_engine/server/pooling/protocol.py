@@ -22,7 +22,7 @@ from octavo_engine.server.openai.fields import (
     Text,
     Timeout,
 )
-from octavo_engine.server.openai.refused import NotYet, OnlyFalse, OnlyFloat, OnlyRight
+from octavo_engine.server.openai.refused import NotYet, OnlyEmbed, OnlyFalse, OnlyFloat, OnlyRight
 
 
 def _text_of(value: Any) -> Any:
@@ -68,7 +68,7 @@ class EmbeddingBody(PooledBody):
     messages: NotYet = None
     embed_dtype: NotYet = None
     endianness: NotYet = None
-    task: NotYet = None
+    task: OnlyEmbed = None
     late_chunking: OnlyFalse = None
     embedding_type: OnlyFloat = None
     """Jina's name of `encoding_format`, with further values."""

@@ -182,6 +182,9 @@ class Metrics:
     def _add_lengths(self) -> None:
         self.prompt_length = self._histogram("", ("vllm:request_prompt_tokens",), "Tokens of a prompt", _TOKENS)
         self.answer_length = self._histogram("", ("vllm:request_generation_tokens",), "Tokens of an answer", _TOKENS)
+        self.longest_choice = self._histogram(
+            "", ("vllm:request_max_num_generation_tokens",), "Tokens of the longest of a request's choices", _TOKENS
+        )
         self.max_tokens = self._histogram("", ("vllm:request_params_max_tokens",), "max_tokens asked for", _TOKENS)
         self.choices = self._histogram("", ("vllm:request_params_n",), "n asked for", (1, 2, 5, 10, 20))
 
