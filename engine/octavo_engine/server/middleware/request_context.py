@@ -139,13 +139,14 @@ class _Answer:
 
 
 def _check_headers(scope: Scope) -> None:
-    headers = scope["headers"]
+    """Raise APIError for a head that is too large. It has not waited for its turn, so it ends its connection.
+
+    Otherwise very many of them on kept connections would hold up all streams.
+    """
+    headers, close = scope["headers"], {"Connection": "close"}
     if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
-        raise APIError(
-            431,
-            f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them",
-            code="headers_too_large",
-            headers={"Connection": "close"},
-        )
+        message = f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them"
+        raise APIError(431, message, code="headers_too_large", headers=close)
     if len(scope["query_string"]) > MAX_QUERY_BYTES:
-        raise APIError(414, f"the query has more than {MAX_QUERY_BYTES} bytes", code="query_too_long")
+        message = f"the query has more than {MAX_QUERY_BYTES} bytes"
+        raise APIError(414, message, code="query_too_long", headers=close)
