@@ -186,16 +186,29 @@ async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do(
     await other
 
 
-@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer sk-wrong"}, as_key("small")])
-def test_every_request_waits_for_its_turn(
-    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: dict[str, str]
-) -> None:
-    waited, wait = list[str](), RequestPacer.wait
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the requests that have waited for their turn to begin."""
+    found, wait = list[str](), RequestPacer.wait
 
     async def noting(pacer: RequestPacer, key: Key) -> None:
-        waited.append(key.name)
+        found.append(key.name)
         await wait(pacer, key)
 
     monkeypatch.setattr(RequestPacer, "wait", noting)
+    return found
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer sk-wrong"}, as_key("small")])
+def test_every_request_waits_for_its_turn(
+    start: Callable[..., Served], tmp_path: Path, waited: list[str], header: dict[str, str]
+) -> None:
     start(api_key_file=keys(tmp_path)).http.get("/version", headers=header)
     assert waited == ["small" if "small" in str(header) else ""]
+
+
+def test_a_preflight_request_waits_for_its_turn(start: Callable[..., Served], waited: list[str]) -> None:
+    """It needs no key: 400 connections that asked without a pause made another key wait for 1.9 s."""
+    asks = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    answer = start(allowed_origins=["*"]).http.options("/v1/completions", headers=asks)
+    assert (answer.status_code, waited) == (200, [""])

@@ -19,7 +19,7 @@ from octavo_engine.server.cross_origin import with_cross_origin
 from octavo_engine.server.endpoints import adapters, health, models, playground, tokenize
 from octavo_engine.server.endpoints.openapi import add_document
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
-from octavo_engine.server.middleware.authentication import Authentication
+from octavo_engine.server.middleware.authentication import Authentication, PacedPreflights, RequestPacer
 from octavo_engine.server.middleware.body_limit import BodyLimit
 from octavo_engine.server.middleware.metering import Metering
 from octavo_engine.server.middleware.request_context import RequestContext
@@ -76,9 +76,10 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     streamed = frozenset({FILES} if batches is not None else ())
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
     metered = Metering(limited, open_paths, serving.arrive, serving.admission.headers_of)
-    guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"))
+    pacer = RequestPacer()
+    guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"), pacer)
     context = RequestContext(guarded, serving.metrics.reject, serving.tracing)
-    return Application(with_cross_origin(context, serving.config), batches)
+    return Application(PacedPreflights(with_cross_origin(context, serving.config), pacer), batches)
 
 
 def create_probes(serving: Serving) -> ASGIApp:

@@ -23,13 +23,18 @@ class Authentication:
     """
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing | None, open_paths: frozenset[str], on_reject: Callable[[], None]
+        self,
+        app: ASGIApp,
+        keys: KeyRing | None,
+        open_paths: frozenset[str],
+        on_reject: Callable[[], None],
+        pacer: RequestPacer,
     ) -> None:
         self._app = app
         self._keys = keys
         self._open_paths = open_paths
         self._on_reject = on_reject
-        self._pacer = RequestPacer()
+        self._pacer = pacer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
@@ -75,3 +80,16 @@ class RequestPacer:
         """Wait until a request of this key may begin."""
         await self._pool.acquire(key.name)
         asyncio.get_running_loop().call_soon(self._pool.release, key.name, None)
+
+
+class PacedPreflights:
+    """Lets browsers' preflight requests wait for their turn: CORS answers them before all other middleware."""
+
+    def __init__(self, app: ASGIApp, pacer: RequestPacer) -> None:
+        self._app, self._pacer = app, pacer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+            await self._pacer.wait(ANYONE)
+        await self._app(scope, receive, send)
