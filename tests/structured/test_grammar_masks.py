@@ -225,6 +225,15 @@ def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fau
     assert isinstance(error, NotAdmissibleError)
 
 
+def test_a_text_that_can_be_read_in_very_many_ways_ends_its_request(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    """One mask took 0.38 s, in which all other requests waited, and each of several answers has a mask of its own."""
+    answer = tokenizer.encode(" " * 200, add_special_tokens=False)
+    ask(masks, "ambiguous", lark_grammar('start: s\ns: s s | "a" | "b" | " "'))
+    found = (masks.masks([MaskRow("ambiguous", answer[:count], ())]).errors for count in range(len(answer) + 1))
+    [error] = next(errors for errors in found if errors).values()
+    assert isinstance(error, NotAdmissibleError)
+
+
 @pytest.mark.parametrize(
     ("grammar", "begun"),
     [

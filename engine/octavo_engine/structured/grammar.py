@@ -27,13 +27,16 @@ from octavo_engine.structured.schema_properties import with_counted_properties, 
 MAX_CHARACTERS = 1 << 18
 """The most characters of one grammar, or of the schema that it is made from."""
 LIMITS = LLParserLimits(
-    max_lexer_states=20_000, max_grammar_size=24_000, step_lexer_fuel=200_000, step_max_items=50_000,
+    max_lexer_states=20_000, max_grammar_size=24_000, step_lexer_fuel=200_000, step_max_items=10_000,
     verbose_errors=False,
 )  # fmt: skip
 """The limits of one grammar while it is compiled and while a mask is computed: about 40 MB, and about 20 ms a mask. A
-request that needs more ends with an error. The limits of a step do not bound the time for many alternatives at one
-position, which grows with the square of their number: 10,000 took 1.8 s, in which all other requests waited. The
-max_grammar_size allows 4,000 of the shortest alternatives (0.3 s). grammar_check.py limits the time to compile."""
+request that needs more ends with an error. The items of a mask are the ways in which a grammar can read a text. The
+time grows with their square: 0.38 s for 50,000 of `s: s s | "a" | "b" | " "`. A choice of 1,990 texts, the most that
+llguidance allows at one position, has fewer than 10,000. The limits of a step do not bound the time for many
+alternatives at one position, which grows with the square of their number: 10,000 took 1.8 s, in which all other
+requests waited. The max_grammar_size allows 4,000 of the shortest alternatives (0.3 s). grammar_check.py limits the
+time to compile."""
 WHITESPACE = r"( |\n {0,32})"
 """The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
