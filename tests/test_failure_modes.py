@@ -302,7 +302,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "each time":
         """operator/test_field_conflicts.py test_drift_is_reverted_at_once_and_a_conflict_once_a_minute
             test_a_manager_that_adds_another_field_each_time_is_a_conflict_too
-            test_a_contested_pod_template_is_reverted_less_and_less_often""",
+            test_a_contested_pod_template_is_reverted_less_and_less_often
+            test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often""",
         "an admission webhook or policy changes the number of replicas":
         """operator/test_autoscaled_replicas.py
             test_replicas_that_admission_changes_are_reported_and_not_written_again""",

@@ -102,6 +102,22 @@ async def test_a_conflict_with_another_autoscaler_names_what_scales(clock: Clock
     assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in server.condition("Degraded")["message"]
 
 
+async def test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often(clock: Clock) -> None:
+    """Each of its numbers starts pods, which load for minutes, and each of ours ends them."""
+    server = Server()
+    operator = await settled(server)
+    for _ in range(4 * 3600 // 15):
+        clock.now += 15
+        server.change("Deployment", {"spec": {"replicas": 2}}, "kube-controller-manager")
+        await operator.reconcile(KEY)
+    assert 8 <= server.writes.count("Deployment") <= 10
+    assert "It is set back less and less often, since each change starts" in server.condition("Degraded")["message"]
+    server.change("Deployment", {"spec": {"replicas": 0}}, "kubectl")  # by a person: nothing serves
+    clock.now += 61
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 1
+
+
 async def test_a_long_conflict_is_reported_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)

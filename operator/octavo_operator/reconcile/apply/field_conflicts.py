@@ -24,10 +24,13 @@ CONFLICT_SECONDS = 180.0
 """A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
 
 _LONGEST_PAUSE_SECONDS = 3600.0
-"""Each change of a pod template replaces pods, which load for minutes: so the pauses double, up to this."""
+"""Each change of a pod template replaces pods, which load for minutes: so the pauses double, up to this. So do those of
+replicas that an autoscaler sets: it sets no 0, and its next number starts what ours has just ended.
+"""
 _TEMPLATE = ("spec", "template")
+_REPLICAS = ("spec", "replicas")
 _TEMPLATE_CONFLICT_SECONDS = 900.0
-"""A conflict over a pod template ends after this time, since some GitOps tools look only every ten minutes."""
+"""A conflict over pods ends after this time, since some GitOps tools look only every ten minutes."""
 
 _MOST_TIMES = 4
 """After so many reverts of different fields of one mapping, the mapping counts as one field: a manager that adds a new
@@ -107,6 +110,8 @@ class FieldConflicts:
         held = set()
         for path, who in fields.items():
             for revert in filter(None, (reverts.get((child, path)), reverts.get((child, _mapping_of(path))))):
+                if not _costs_pods(path, who):  # as a person's 0 after the numbers of an autoscaler
+                    revert.pause = PAUSE_SECONDS
                 if now < revert.free:
                     revert.contested, revert.who = True, who
                     held.add(path)
@@ -119,9 +124,10 @@ class FieldConflicts:
             noted = _mapping_of(path) if _changes_keys(reverts, child, path) else path
             before = reverts.get((child, noted))
             if before is None or before.when != now:  # else another key of the same mapping has just been noted
-                lasts = _TEMPLATE_CONFLICT_SECONDS if _is_of_pods(noted) else CONFLICT_SECONDS
+                slow = _costs_pods(noted, fields[path])
+                lasts = _TEMPLATE_CONFLICT_SECONDS if slow else CONFLICT_SECONDS
                 contested = before is not None or noted != path
-                reverts[child, noted] = _Revert(now, fields[path], contested, _next_pause(noted, before), lasts)
+                reverts[child, noted] = _Revert(now, fields[path], contested, _next_pause(before, slow), lasts)
         self._reverts[key] = reverts
 
     def conflicts(self, key: Key) -> list[Conflict]:
@@ -163,15 +169,13 @@ def _next(revert: _Revert, now: float) -> float:
     return revert.free if now < revert.free else revert.end
 
 
-def _next_pause(path: Path, before: _Revert | None) -> float:
-    if before is None or not _is_of_pods(path):
-        return PAUSE_SECONDS
-    return min(2 * before.pause, _LONGEST_PAUSE_SECONDS)
+def _next_pause(before: _Revert | None, slow: bool) -> float:
+    return min(2 * before.pause, _LONGEST_PAUSE_SECONDS) if before and slow else PAUSE_SECONDS
 
 
-def _is_of_pods(path: Path) -> bool:
-    """Return True if the field is in a pod template."""
-    return path[: len(_TEMPLATE)] == _TEMPLATE
+def _costs_pods(path: Path, who: str) -> bool:
+    """Return True if each change of a field by the manager `who`, and each revert, starts or ends pods."""
+    return path[: len(_TEMPLATE)] == _TEMPLATE or (path == _REPLICAS and who == _AUTOSCALERS)
 
 
 def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
@@ -182,10 +186,10 @@ def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
             "their source, and the API server's audit log names the user"
         )
     fields = "; ".join(sorted(f"{spelled(path)} by {revert.who}" for path, revert in contested.items())[:3])
-    slow = any(map(_is_of_pods, contested))
-    often = "less and less often, since each change replaces pods" if slow else "once a minute"
+    slow = any(_costs_pods(path, revert.who) for path, revert in contested.items())
+    often = "less and less often, since each change starts or ends pods" if slow else "once a minute"
     begin = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
-    replicas = contested.get(("spec", "replicas"))
+    replicas = contested.get(_REPLICAS)
     if replicas and replicas.who == _AUTOSCALERS:
         return (
             f"{begin}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
