@@ -266,7 +266,8 @@ SHOWN: dict[str, dict[str, str]] = {
             test_kstatus_judges_it_so""",
         "a container that `podTemplate` or a webhook has added is not ready, or a readiness gate is not met":
         """operator/test_summarize.py test_a_pod_that_is_not_ready_though_its_engine_is_says_why
-            test_a_native_sidecar_is_waited_for_only_until_it_has_started""",
+            test_a_native_sidecar_is_waited_for_only_until_it_has_started
+            cluster/test_unhappy_cluster.py test_a_native_sidecar_that_is_not_ready_is_named_and_hides_no_phase""",
         "kube-controller-manager is down, hangs, or cannot act on the Deployment (for example because another "
         "client has added annotations of nearly 256 KiB)":
         """operator/test_stalled.py test_a_deployment_that_its_controller_does_not_look_at

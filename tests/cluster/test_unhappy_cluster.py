@@ -172,6 +172,22 @@ def test_ready_is_what_a_client_reaches(operator: Client, served: Client) -> Non
     operator.wait_until(lambda: shown in operator.http.get(metrics).text, 10, f"the operator shows {shown}")
 
 
+def test_a_native_sidecar_that_is_not_ready_is_named_and_hides_no_phase(operator: Client, namespace: Client) -> None:
+    """As a mesh injects it: the engine starts beside it, and no request reaches the pod until both are ready."""
+    never = {"tcpSocket": {"port": 1}, "periodSeconds": 1}
+    mesh = {"name": "mesh", "image": "octavo-engine:dev", "imagePullPolicy": "Never", "restartPolicy": "Always",
+            "command": ["sleep", "infinity"], "readinessProbe": never}  # fmt: skip
+    namespace.apply(at_once("model", podTemplate={"spec": {"initContainers": [mesh], "containers": [NO_ENGINE]}}))
+
+    def said() -> str:
+        return str(condition(namespace.get("llms", "model"), "Ready")["message"])
+
+    namespace.wait_until(lambda: said().endswith("is ready, but its container mesh is not"), 90, said)
+    service = namespace.get("llms", "model")
+    assert service["status"]["loading"]["phase"] == "NotReady"
+    assert condition(service, "ModelLoaded")["status"] == "True"
+
+
 def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, namespace: Client) -> None:
     engine = {"name": "engine", "command": ["python", "-c", ONE_LOADED], "args": []}
     spec = merged(TWO_EACH, {"podTemplate": {"spec": {"containers": [engine]}}, "autoscaling": {"behavior": QUICK}})
