@@ -102,3 +102,21 @@ def bytewise_cache(tokenizer: Tokenizer, text: str, table: dict[str, int] = {}) 
     if not table:
         table.update(zip("ab", bytewise(tokenizer, "ab"), strict=True))
     return [table[char] for char in text]
+
+
+def test_many_long_stop_strings_take_few_looks_at_each_character(smollm2: Tokenizer) -> None:
+    """All beginnings of 64 strings were compared for each token: 1.6 ms, in which all streams waited."""
+    looks = 0
+
+    class Looked(str):
+        def __getitem__(self, place: object) -> str:
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(place)  # type: ignore[index]
+
+    stop = [*(Looked(f"z{number} " * 60) for number in range(63)), Looked("a" * 200 + "b")]
+    detokenizer = Detokenizer(smollm2, stop=stop)
+    ids = bytewise(smollm2, "a" * 400)
+    looks = 0
+    assert "".join(stream(detokenizer, ids)) == "a" * 400
+    assert looks <= 3 * len(stop) * len(ids)

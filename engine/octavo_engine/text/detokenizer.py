@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -21,6 +22,38 @@ class TextDelta:
     """The number of given tokens that belong to the answer; fewer than given if a stop string ended it."""
     stop: str | None = None
     """The stop string that ended the answer; it is not part of `text`."""
+
+
+class _StopString:
+    """Finds a stop string in a text that comes character by character (Knuth, Morris and Pratt, 1977).
+
+    The time for a character depends neither on the string's length nor on how much of it has come.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.matched = 0
+        """The length of the longest beginning of the stop string with which the text ends so far."""
+        self._shorter = _shorter_beginnings(text)
+
+    def push(self, character: str) -> bool:
+        """Read the text's next character; return True if the stop string is complete."""
+        while self.matched and self.text[self.matched] != character:
+            self.matched = self._shorter[self.matched]
+        self.matched += self.text[self.matched] == character
+        return self.matched == len(self.text)
+
+
+@lru_cache(1024)
+def _shorter_beginnings(text: str) -> tuple[int, ...]:
+    """Return for each length of a beginning of `text` that of the longest shorter one with which it ends."""
+    found, length = [0, 0], 0
+    for character in text[1:]:
+        while length and text[length] != character:
+            length = found[length]
+        length += text[length] == character
+        found.append(length)
+    return tuple(found)
 
 
 class Detokenizer:
@@ -41,7 +74,7 @@ class Detokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._decoder = _utf8(errors="replace")
-        self._stop = tuple(stop)
+        self._stops = [_StopString(each) for each in stop]
         self._min_tokens = min_tokens
         self._include_stop = include_stop
         self._skip_special = skip_special_tokens
@@ -70,30 +103,13 @@ class Detokenizer:
         return self._take(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
 
     def _take(self, new: str, *, last: bool = False) -> str:
-        if self.num_tokens <= self._min_tokens:
+        if self.num_tokens <= self._min_tokens or not self._stops:
             return new
         text = self._held + new
-        if (found := self._find_stop(text)) is not None:
-            end, self.stopped = found
-            self._held = ""
-            return text[:end] if self._include_stop else text[: end - len(self.stopped)]
-        kept = len(text) - (0 if last else self._beginning_of_stop(text))
+        for end, character in enumerate(new, len(self._held) + 1):
+            if complete := [stop.text for stop in self._stops if stop.push(character)]:
+                self.stopped, self._held = complete[0], ""
+                return text[:end] if self._include_stop else text[: end - len(complete[0])]
+        kept = len(text) - (0 if last else max(stop.matched for stop in self._stops))
         self._held = text[kept:]
         return text[:kept]
-
-    def _find_stop(self, text: str) -> tuple[int, str] | None:
-        ends = [(at + len(stop), order) for order, stop in enumerate(self._stop) if (at := text.find(stop)) >= 0]
-        if not ends:
-            return None
-        end, order = min(ends)
-        return end, self._stop[order]
-
-    def _beginning_of_stop(self, text: str) -> int:
-        """Return the length of the longest end of `text` that is a beginning of a stop string."""
-        longest = 0
-        for stop in self._stop:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest
