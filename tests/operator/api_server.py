@@ -9,8 +9,8 @@ from typing import Any
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
-from octavo_operator.reconcile.observation.observe import trimmed
 from octavo_operator.reconcile.observation.sources import Sources
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.bad_llmservices import GONE, VALID, merged

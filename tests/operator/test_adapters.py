@@ -19,7 +19,8 @@ from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.adapter_lists import write_adapter_lists
 from octavo_operator.reconcile.kinds import POD, Kind
-from octavo_operator.reconcile.observation.observe import Key, trimmed
+from octavo_operator.reconcile.observation.observe import Key
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
 from octavo_operator.reconcile.polling.adapter_watch import CALM_AFTER_SECONDS, CALM_INTERVAL_SECONDS, AdapterWatch
 from octavo_operator.reconcile.queue import WorkQueue

@@ -8,8 +8,8 @@ import pytest
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE
-from octavo_operator.reconcile.observation.observe import trimmed
 from octavo_operator.reconcile.observation.sources import Sources
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.api_server import CHILD, KEY, Server, reconciler, settled, with_pods

@@ -15,7 +15,8 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.children import Children
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
-from octavo_operator.reconcile.observation.observe import key_of, observe, trimmed
+from octavo_operator.reconcile.observation.observe import key_of, observe
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.render.metrics_service import metrics_service
 from tests.operator.api_server import CHILD, KEY, Clock, Server, reconciler, settled
 from tests.operator.bad_llmservices import GONE, merged

@@ -11,7 +11,8 @@ import pytest
 from octavo_operator.api.names import pod_labels
 from octavo_operator.api.resource import parse
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observation.observe import Index, Key, Observation, key_of, trimmed
+from octavo_operator.reconcile.observation.observe import Index, Key, Observation, key_of
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.pods.pod_view import views
 from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.queue import WorkQueue

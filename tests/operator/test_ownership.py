@@ -11,7 +11,7 @@ from octavo_operator.reconcile.apply.field_conflicts import others
 from octavo_operator.reconcile.apply.handover import owns_replicas
 from octavo_operator.reconcile.fields.ownership import digest_of, is_as_applied, marked, owned_fields
 from octavo_operator.reconcile.kinds import BY_NAME
-from octavo_operator.reconcile.observation.observe import trimmed
+from octavo_operator.reconcile.observation.trimmed import trimmed
 
 MANIFEST: dict[str, Any] = {
     "apiVersion": "v1",

@@ -19,8 +19,9 @@ from octavo_operator.reconcile.apply.dependencies import in_order
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observation.observe import key_of, observe, trimmed
+from octavo_operator.reconcile.observation.observe import key_of, observe
 from octavo_operator.reconcile.observation.sources import Sources
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig, render
 from tests.operator.api_server import AUTOSCALED, CHILD, KEY, SERVING_POD, Server, reconciler, settled, with_pods

@@ -31,7 +31,6 @@ from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
-from octavo_operator.reconcile.observation import observe
 from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.observation.sources import Sources
@@ -313,7 +312,7 @@ async def test_an_object_that_cannot_be_read_is_none_that_the_watches_have_misse
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A resync would end the process for it, and so would each one after the new start."""
-    passes, server, trimmed = Passes(), ApiServer(), observe.trimmed
+    passes, server, trimmed = Passes(), ApiServer(), indexes.trimmed
 
     def failing(kind: Kind, body: Any) -> Any:
         if kind is POD:

@@ -19,8 +19,8 @@ from octavo_operator.reconcile.api_requests.history import HistoryLostError
 from octavo_operator.reconcile.api_requests.rights import LASTING_SECONDS, MissingRights, Right, refused_right
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.observation.observe import trimmed
 from octavo_operator.reconcile.observation.sources import Sources
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig

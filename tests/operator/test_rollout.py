@@ -12,7 +12,8 @@ from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
 from octavo_operator.reconcile.kinds import NODE, POD, Kind
-from octavo_operator.reconcile.observation.observe import Observation, trimmed
+from octavo_operator.reconcile.observation.observe import Observation
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.pods.placement import Placement, placement_of
 from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem

@@ -10,7 +10,8 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
-from octavo_operator.reconcile.observation.observe import Observation, observe, trimmed
+from octavo_operator.reconcile.observation.observe import Observation, observe
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem

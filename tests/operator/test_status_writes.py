@@ -13,8 +13,8 @@ import pytest
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.observation.observe import trimmed
 from octavo_operator.reconcile.observation.sources import Sources
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status import status_writer
 from octavo_operator.render import RenderConfig

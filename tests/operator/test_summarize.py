@@ -13,7 +13,8 @@ from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.kinds import BY_NAME, POD
-from octavo_operator.reconcile.observation.observe import Observation, trimmed
+from octavo_operator.reconcile.observation.observe import Observation
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
 from octavo_operator.reconcile.pods.container_problem import last_message
 from octavo_operator.reconcile.pods.load_report import LoadReport

@@ -11,7 +11,8 @@ from typing import Any
 
 from octavo_operator.api.names import SERVICE_LABEL
 from octavo_operator.reconcile.apply.dependencies import Identity
-from octavo_operator.reconcile.observation.observe import Key, engine_image
+from octavo_operator.reconcile.observation.observe import Key
+from octavo_operator.reconcile.observation.trimmed import engine_image
 
 RETRY_SECONDS = 60.0
 """The pause between two tries, which are dry runs."""

@@ -36,13 +36,8 @@ from octavo_operator.reconcile.apply.volume_claims import with_live_size
 from octavo_operator.reconcile.fields.live_values import with_live_values
 from octavo_operator.reconcile.fields.ownership import digest_of, is_as_applied, marked
 from octavo_operator.reconcile.kinds import BY_NAME
-from octavo_operator.reconcile.observation.observe import (
-    Key,
-    Observation,
-    belongs_to,
-    is_terminating,
-    trimmed,
-)
+from octavo_operator.reconcile.observation.observe import Key, Observation, belongs_to, is_terminating
+from octavo_operator.reconcile.observation.trimmed import trimmed
 
 Object = dict[str, Any]
 

@@ -20,7 +20,8 @@ from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
-from octavo_operator.reconcile.observation.observe import Key, trimmed
+from octavo_operator.reconcile.observation.observe import Key
+from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.rate_limit import RateLimit
 from octavo_operator.reconcile.status.events import EventWriter, Recorder, Transition, transitions
 from octavo_operator.reconcile.status.summarize import without_load

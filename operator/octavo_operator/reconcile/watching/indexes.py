@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
-from octavo_operator.reconcile.observation.observe import Key, Object, key_of, trimmed
+from octavo_operator.reconcile.observation.observe import Key, Object, key_of
+from octavo_operator.reconcile.observation.trimmed import trimmed
 
 logger = logging.getLogger(__name__)
 

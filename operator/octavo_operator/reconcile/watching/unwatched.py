@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import OBSERVED, OPTIONAL, Kind
-from octavo_operator.reconcile.observation.observe import Key, Observation, belongs_to, child_names, trimmed
+from octavo_operator.reconcile.observation.observe import Key, Observation, belongs_to, child_names
+from octavo_operator.reconcile.observation.trimmed import trimmed
 
 UNWATCHED_SECONDS = 30.0
 """The pause between two passes where some kinds are not watched: no event reports their changes."""
