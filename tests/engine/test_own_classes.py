@@ -24,7 +24,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import AttentionSpec, ModelSpec
+from octavo_engine.model.spec import AttentionSpec, MLPSpec, ModelSpec
 
 Tensors = dict[str, Tensor]
 SIZES = {"vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 8}
@@ -454,6 +454,51 @@ def test_half_of_each_head_of_minimax_text_01_is_rotated(tmp_path: Path) -> None
 def spec_of(folder: Path, architecture: str, **fields: Any) -> ModelSpec:
     write(folder, {**SIZES, **HEADS, **OWN[architecture].fields, **fields, "architectures": [architecture]})
     return read_spec(ModelFiles("test", directory=folder))
+
+
+WITHIN = {
+    "ExaoneForCausalLM": (
+        "LlamaForCausalLM",
+        "exaone",
+        {"num_hidden_layers": 3, "num_layers": ..., "hidden_act": "silu", "activation_function": ...}
+        | {"rms_norm_eps": 0.01, "layer_norm_epsilon": ..., "attention_bias": False, "mlp_bias": False},
+    ),
+    "SarvamMoEForCausalLM": (
+        "Glm4MoeForCausalLM",
+        "sarvam_moe",
+        {"n_routed_experts": 8, "num_experts": ..., "n_shared_experts": 1, "num_shared_experts": ...}
+        | {"attention_bias": True, "use_qkv_bias": ...},
+    ),
+    "SarvamMLAForCausalLM": (
+        "DeepseekV3ForCausalLM",
+        "sarvam_mla",
+        {"n_routed_experts": 8, "num_experts": ..., "n_shared_experts": 2, "num_shared_experts": ..., "head_dim": 8},
+    ),
+}
+"""The class and the model type that transformers writes into files of a family, and the fields that differ there."""
+
+
+@pytest.mark.parametrize("architecture", WITHIN)
+def test_files_that_name_the_class_that_transformers_computes_a_family_with(architecture: str, tmp_path: Path) -> None:
+    """Their tensors have the family's names all the same, and fields that they leave out its defaults."""
+    shared, model_type, changes = WITHIN[architecture]
+    expected = spec_of(tmp_path, architecture)
+    write(
+        tmp_path,
+        {**SIZES, **HEADS, **OWN[architecture].fields, **changes, "model_type": model_type, "architectures": [shared]},
+    )
+    assert read_spec(ModelFiles("test", directory=tmp_path)) == expected
+
+
+def test_internlm3_within_the_class_of_llama(tmp_path: Path) -> None:
+    """As transformers writes it; fields that a file leaves out have InternLM 3's defaults, not Llama's."""
+    config = {**SIZES, "num_attention_heads": 8, "attention_bias": True, "mlp_bias": True, "model_type": "internlm3"}
+    write(tmp_path, {**config, "architectures": ["LlamaForCausalLM"]})
+    found = read_spec(ModelFiles("test", directory=tmp_path))
+    assert found.norm is not None and found.norm.eps == 1e-5
+    mixer, mlp = found.layers[0].mixer, found.layers[0].feed_forward
+    assert isinstance(mixer, AttentionSpec) and isinstance(mlp, MLPSpec)
+    assert (mixer.num_kv_heads, mixer.qkv_bias, mixer.output_bias, mlp.bias) == (2, True, True, True)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -214,7 +214,7 @@ def find_family(architectures: Any, path: Path, model_type: Any = None) -> Famil
     names = architectures if isinstance(architectures, list) else [architectures]
     names = [name[:_LONGEST_NAME] for name in names if isinstance(name, str)]
     for name in names:
-        if (family := family_of(name)) is not None:
+        if (family := family_of(name, model_type)) is not None:
             return family
     listed = "octavo-engine models lists the supported ones"
     if not names:

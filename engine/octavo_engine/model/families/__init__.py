@@ -8,7 +8,7 @@ from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.axk2 import AXK2
 from octavo_engine.model.families.bailing import BAILING_HYBRID
-from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2, SARVAM_MOE
+from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bart_families import BART_DECODERS
 from octavo_engine.model.families.bert import BERT_FAMILIES
@@ -25,7 +25,7 @@ from octavo_engine.model.families.cosmos3 import COSMOS3_EDGE, COSMOS3_OMNI
 from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
-from octavo_engine.model.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE, SARVAM_MLA
+from octavo_engine.model.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE
 from octavo_engine.model.families.deepseek_ocr import DEEPSEEK_OCR2
 from octavo_engine.model.families.deepseek_v1 import DEEPSEEK
 from octavo_engine.model.families.deepseek_v2 import DEEPSEEK_V2
@@ -135,6 +135,7 @@ from octavo_engine.model.families.qwen3_vl_moe import QWEN3_VL_MOE
 from octavo_engine.model.families.qwen4_exp import QWEN4_EXP
 from octavo_engine.model.families.recurrent_gemma import RECURRENT_GEMMA
 from octavo_engine.model.families.roformer import LATER_BERT_DECODERS
+from octavo_engine.model.families.sarvam import SARVAM_MLA, SARVAM_MOE
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
@@ -333,8 +334,20 @@ FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
 """The families by the name of the architecture in config.json."""
 
 
-def family_of(architecture: str) -> Family | None:
+_WITHIN_ANOTHERS_CLASS: dict[tuple[str, str], Family] = {
+    ("LlamaForCausalLM", "exaone"): EXAONE,
+    ("LlamaForCausalLM", "internlm3"): INTERNLM3,
+    ("Glm4MoeForCausalLM", "sarvam_moe"): SARVAM_MOE,
+    ("DeepseekV3ForCausalLM", "sarvam_mla"): SARVAM_MLA,
+}
+"""By class and `model_type`: transformers computes these with another family's class, which its files then name, while
+names of tensors and what fields are by default remain the family's own."""
+
+
+def family_of(architecture: str, model_type: object = None) -> Family | None:
     """Return the family of an architecture, with its head or without; None if it is not supported."""
+    if isinstance(model_type, str) and (own := _WITHIN_ANOTHERS_CLASS.get((architecture, model_type))) is not None:
+        return own
     return FAMILIES.get(architecture) or family_without_head(architecture, FAMILIES)
 
 

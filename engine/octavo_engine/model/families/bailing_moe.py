@@ -1,12 +1,11 @@
 """Ling and Ring of Ant Group, 1 and 2: Llama's attention, and experts beside shared ones.
 
 Version 1 (Ling-lite) has softmax scores. Version 2 (Ling-mini, Ling-flash) has DeepSeek V3's router, QK norm, RoPE of
-a part of each head, and dense first layers. Sarvam 30B is version 2 with RoPE of whole heads.
+a part of each head, and dense first layers.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from octavo_engine.model.families import mixtures, reading
@@ -98,23 +97,5 @@ BAILING_MOE_V2 = Family(
         "use_qk_norm": True,
         "partial_rotary_factor": 0.5,
         "eos_token_id": 156892,
-    },
-)
-SARVAM_MOE = replace(
-    BAILING_MOE_V2,
-    architecture="SarvamMoEForCausalLM",
-    model_type="sarvam_moe",
-    read=lambda fields: replace(_read_v2(fields), architecture="SarvamMoEForCausalLM"),
-    defaults={
-        **BAILING_MOE_V2.defaults,
-        "rope_theta": 8e6,
-        "max_position_embeddings": 131072,
-        "num_experts": 128,
-        "num_experts_per_tok": 6,
-        "n_group": 1,
-        "topk_group": 1,
-        "routed_scaling_factor": 2.5,
-        "partial_rotary_factor": 1.0,
-        "eos_token_id": 1,
     },
 )

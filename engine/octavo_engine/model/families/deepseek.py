@@ -1,9 +1,7 @@
-"""DeepSeek V3 and R1 (arXiv 2412.19437), and GLM-4.7-Flash and Sarvam 105B, which have V3's shape: Llama with
+"""DeepSeek V3 and R1 (arXiv 2412.19437), and GLM-4.7-Flash, which has V3's shape: Llama with
 latent attention, which caches one vector for each token, and with experts in all but the first layers."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from octavo_engine.model.families import latent, mixtures, reading
 from octavo_engine.model.families.family import Family
@@ -22,14 +20,6 @@ def _read_v3(fields: Fields) -> ModelSpec:
     feed_forward = mixtures.after_dense(fields, mixtures.deepseek_experts(fields))
     parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
     return latent_model(fields, DEEPSEEK_V3.architecture, parts, interleaved=fields.boolean("rope_interleave", True))
-
-
-def _read_sarvam(fields: Fields) -> ModelSpec:
-    scaling = fields.mapping("rope_scaling")
-    if scaling is not None and "deepseek_yarn" in (scaling.values.get("type"), scaling.values.get("rope_type")):
-        values = {**scaling.values, "type": None, "rope_type": "yarn"}
-        fields = replace(fields, values={**fields.values, "rope_scaling": values})
-    return replace(_read_v3(fields), architecture=SARVAM_MLA.architecture)
 
 
 def read_by_type(fields: Fields, architecture: str, first_dense: int = 1) -> ModelSpec:
@@ -68,21 +58,6 @@ DEEPSEEK_V3 = Family(
         "first_k_dense_replace": 3,
     },
     nullable=frozenset({"q_lora_rank"}),
-)
-SARVAM_MLA: Family = replace(
-    DEEPSEEK_V3,
-    architecture="SarvamMLAForCausalLM",
-    model_type="sarvam_mla",
-    read=_read_sarvam,
-    aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
-    defaults={
-        **{name: value for name, value in DEEPSEEK_V3.defaults.items() if name != "q_lora_rank"},
-        "intermediate_size": 16384,
-        "n_routed_experts": 128,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-    },
 )
 GLM4_MOE_LITE: Family = Family(
     architecture="Glm4MoeLiteForCausalLM",

@@ -27,9 +27,12 @@ _NAMES = TensorNames(
 
 
 def _read(fields: Fields) -> ModelSpec:
-    norm = reading.rms_norm(fields)
+    norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
+    mlp_bias = fields.boolean("mlp_bias", False)
     layer = LayerSpec(
-        mixer=reading.attention(fields), feed_forward=reading.mlp(fields), norms=reading.norms_before(norm)
+        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias),
+        feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
+        norms=reading.norms_before(norm),
     )
     return reading.model(fields, EXAONE.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)
 

@@ -47,6 +47,7 @@ INTERNLM3 = Family(
     architecture="InternLM3ForCausalLM",
     model_type="internlm3",
     read=_read_internlm3,
+    aliases={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
     defaults={
         "num_key_value_heads": 2,
         "hidden_act": "silu",
