@@ -159,7 +159,7 @@ def models() -> str:
         "\n## GGUF files\n",
         "A file is read if its `general.architecture` is one of these. `+` stands for those that are read only with\n"
         "experts, `±` with and without.\n",
-        *textwrap.wrap(", ".join(_gguf_names()) + ".", 100),
+        *textwrap.wrap(", ".join(_gguf_names()) + ".", 100, break_on_hyphens=False),
     ]
     return "\n".join(lines) + "\n"
 

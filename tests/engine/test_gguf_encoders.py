@@ -11,9 +11,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf_writer import permute
 from safetensors.numpy import load_file
 from test_encoders import LENGTHS, SETTINGS, WORDS, prompts_of, saved
 from test_without_head import close_to, pooled
+from test_without_head import saved as saved_decoder
 
 from octavo_engine import LLM
 from octavo_engine.errors import ModelLoadError
@@ -31,6 +33,18 @@ MODERN_KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 
+GEMMA_KEYS: dict[str, Any] = {
+    "rope.freq_base_swa": 10000.0, "attention.sliding_window": 16, "attention.key_length": 16,
+    "attention.head_count_kv": 1,
+}  # fmt: skip
+
+
+def permuted(name: str, array: np.ndarray) -> np.ndarray:
+    """Rows of four heads of query, or two of key, as pairs that rotate together."""
+    heads = 4 if ".q_proj." in name else 2 if ".k_proj." in name else 0
+    return permute(array, heads) if heads else array
+
+
 @dataclass(frozen=True)
 class Case:
     """A class of transformers, and what is special in its files."""
@@ -39,6 +53,8 @@ class Case:
     changes: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
     norm: str = "layer_norm_epsilon"
+    convert: Callable[[str, np.ndarray], np.ndarray] = lambda name, array: array
+    """Changes a tensor of the checkpoint as the converter does."""
     first: int = 0
     """The rows of the table of positions that the converter cuts."""
     rope: float | None = None
@@ -52,6 +68,22 @@ CASES = {
     "jina-bert-v3": Case("JinaEmbeddingsV3Model", {"type_vocab_size": 1}, rope=100.0),
     "modern-bert": Case(
         "ModernBertModel", {**PLAIN, "hidden_activation": "silu"}, MODERN_KEYS, "layer_norm_rms_epsilon", rope=160000.0
+    ),
+    "llama-embed": Case(  # Llama's layers are EuroBERT's
+        "EuroBertModel",
+        {"attention_bias": False},
+        {"attention.head_count_kv": 2},
+        "layer_norm_rms_epsilon",
+        permuted,
+        rope=100.0,
+    ),
+    "gemma-embedding": Case(
+        "Gemma3TextModel",
+        {"num_hidden_layers": 6, "layer_types": None, "query_pre_attn_scalar": 16, "rms_norm_eps": 1e-6},
+        GEMMA_KEYS,
+        "layer_norm_rms_epsilon",
+        lambda name, array: array + 1 if "norm" in name else array,
+        rope=1e6,
     ),
     "eurobert": Case(
         "EuroBertModel",
@@ -81,7 +113,15 @@ def _keys(config: Any, case: Case) -> dict[str, Any]:
     }
 
 
-def _write(model: Any, path: Path, name: str, case: Case, names: dict[str, str] = ROBERTA, **keys: Any) -> Path:
+def _write(
+    model: Any,
+    path: Path,
+    name: str,
+    case: Case,
+    names: dict[str, str] = ROBERTA,
+    dense: dict[str, np.ndarray] | None = None,
+    **keys: Any,
+) -> Path:
     architecture = name.partition(",")[0]
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in {**_keys(model.config, case), **keys}.items():
@@ -104,8 +144,10 @@ def _write(model: Any, path: Path, name: str, case: Case, names: dict[str, str] 
         stem, _, ending = bare.rpartition(".")
         stored = names.get(stem) or mapping.get_name(stem)
         assert stored is not None, key
-        kept = array[case.first if stored == "position_embd" else 0 :]
+        kept = case.convert(key, array)[case.first if stored == "position_embd" else 0 :]
         writer.add_tensor(f"{stored}.{ending}", np.ascontiguousarray(kept.squeeze(), np.float32))
+    for stored, array in (dense or {}).items():
+        writer.add_tensor(stored, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -123,6 +165,39 @@ def test_vectors_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     llm = LLM(str(_write(model, tmp_path / "model.gguf", name, case, pooling_type=number)), **SETTINGS)
     assert llm.info.embedding.normalize
     assert close_to(pooled(llm, prompts), torch.stack([POOLS[number](each) for each in hidden]))
+    llm.close()
+
+
+def test_linear_layers_after_pooling_are_read(tmp_path: Path) -> None:
+    """EmbeddingGemma's, which the converter writes if it is asked to."""
+    name, prompts = "gemma-embedding", prompts_of(*LENGTHS[:4])
+    case, draw = CASES[name], np.random.default_rng(3)
+    weights = [draw.normal(size=size).astype(np.float32) for size in ((96, 64), (64, 96))]
+    model = saved(case.kind, tmp_path, **case.changes)
+    with torch.inference_mode():
+        hidden = torch.stack([model(torch.tensor([prompt])).last_hidden_state[0].mean(0) for prompt in prompts])
+    dense = {f"dense_{number}.weight": weight for number, weight in zip((2, 3), weights, strict=True)}
+    llm = LLM(str(_write(model, tmp_path / "model.gguf", name, case, dense=dense, pooling_type=1)), **SETTINGS)
+    assert close_to(pooled(llm, prompts), hidden @ torch.tensor(weights[0]).T @ torch.tensor(weights[1]).T)
+    llm.close()
+
+
+def test_a_qwen3_reranker_scores_how_likely_its_answer_is_yes(tmp_path: Path) -> None:
+    """The file has the rows of yes and no in place of a head; their difference is the head of one class."""
+    case = Case("Qwen3ForCausalLM", norm="layer_norm_rms_epsilon", rope=10000.0)
+    prompts = prompts_of(*LENGTHS[:4])
+    model = saved_decoder("Qwen3ForCausalLM", tmp_path, head_dim=16, tie_word_embeddings=True)
+    rows = model.lm_head.weight.detach()[[7, 11]]
+    keys = {
+        "attention.causal": True, "attention.key_length": 16, "attention.head_count_kv": 2, "pooling_type": 4,
+        "classifier.output_labels": ["yes", "no"],
+    }  # fmt: skip
+    path = _write(model, tmp_path / "model.gguf", "qwen3", case, dense={"cls.output.weight": rows.numpy()}, **keys)
+    llm = LLM(str(path), **SETTINGS)
+    assert (llm.info.classifier.labels, llm.info.classifier.activation) == (("yes",), "sigmoid")
+    with torch.inference_mode():
+        yes, no = torch.stack([model(torch.tensor([prompt])).logits[0, -1, [7, 11]] for prompt in prompts]).T
+    assert close_to(pooled(llm, prompts), (yes - no)[:, None])
     llm.close()
 
 

@@ -111,6 +111,11 @@ def test_what_no_header_states_is_refused(name: str, change: dict[str, bool], me
 HEADERS = {
     "deepseek2": ({"expert_group_count": None}, "expert_group_count is missing, and no published model with 3 layers"),
     "granite": ({"rope.scaling.finetuned": False}, "attention without RoPE"),
+    "afmoe": ({"expert_weights_norm": None}, "expert_weights_norm None is not supported, only true"),
+    "bailingmoe": ({"expert_weights_scale": 2.5}, "changes answers, and bailingmoe is not computed with it"),
+    "apertus": ({"xielu.beta": [0.5]}, r"xielu.beta \[0.5\] is not a number for each of 3 layers"),
+    "qwen3moe": ({"expert_count": 16384}, "expert_count 16384 is more than the 4 of the file's tensors"),
+    "glm-dsa": ({"attention.indexer.types": None, "context_length": 1 << 20}, "indexer.types None is not a flag for"),
 }
 
 

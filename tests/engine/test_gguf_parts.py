@@ -13,6 +13,7 @@ from gguf_writer import write_gguf
 from stepper import Sequence, Stepper
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model import loader
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.gguf.parts import read_model
@@ -134,6 +135,18 @@ def test_files_that_are_not_the_parts_of_one_model_are_named(
     with pytest.raises(ModelLoadError, match=says) as caught:
         read_spec(resolve_model(str(tmp_path), None, _quiet))
     assert caught.value.exit_code == 3
+
+
+def test_a_part_that_is_removed_after_its_header_was_read_is_named(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = _cut(whole, tmp_path)
+    files = resolve_model(str(tmp_path), None, _quiet)
+    monkeypatch.setattr(loader, "_check", lambda *_: parts[1].unlink())
+    with pytest.raises(ModelLoadError, match=r"tiny-00002-of-00003.gguf: cannot be read as a GGUF file: .*No such"):
+        _logits(files)
+    with pytest.raises(ModelLoadError, match=r"1 of the 3 files of the model are missing: tiny-00002"):
+        size_of(files)
 
 
 def test_a_part_that_lacks_tensors_is_noticed(whole: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Linear layers after pooling, as sentence-transformers store them in folders of their own (EmbeddingGemma has two)."""
+"""Linear layers after pooling, as sentence-transformers store them in folders of their own (EmbeddingGemma has two), or
+as GGUF files have them."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor, dequantize_rows, mapped
+from octavo_engine.model.gguf.names import DENSE_TENSORS
 from octavo_engine.model.model_file import has_file
 
 _ACTIVATIONS = {
@@ -31,6 +34,8 @@ class DenseModule:
     outputs: int
     bias: bool
     activation: str
+    stored: GGUFTensor | None = None
+    """The weight, if it is in a GGUF file; `folder` is then that file."""
 
 
 def read_dense(folder: Path, config: object) -> DenseModule:
@@ -44,6 +49,18 @@ def read_dense(folder: Path, config: object) -> DenseModule:
         raise fields.wrong("activation_function", activation, f"is not supported; supported: {', '.join(_ACTIVATIONS)}")
     inputs, outputs = (fields.integer(name, 1, 1 << 20) for name in ("in_features", "out_features"))
     return DenseModule(folder, inputs, outputs, fields.boolean("bias", True), activation)
+
+
+def dense_of(file: GGUFFile) -> tuple[DenseModule, ...]:
+    """Return the modules in a GGUF file, which have neither a bias nor an activation; none in most files."""
+    found = [file.tensors[name] for name in DENSE_TENSORS if name in file.tensors]
+    if wrong := next((tensor for tensor in found if len(tensor.shape) != 2), None):
+        raise ModelLoadError(f"{wrong.path}: {wrong.name!r} of shape {list(wrong.shape)} is no matrix")
+    identity = "torch.nn.modules.linear.Identity"
+    return tuple(
+        DenseModule(each.path, each.shape[1], each.shape[0], bias=False, activation=identity, stored=each)
+        for each in found
+    )
 
 
 class DenseModules:
@@ -71,6 +88,9 @@ def _weights(module: DenseModule, device: torch.device) -> tuple[Tensor, Tensor 
     if device.type == "meta":
         weight = torch.empty(module.outputs, module.inputs, device=device)
         return weight, torch.empty(module.outputs, device=device) if module.bias else None
+    if (tensor := module.stored) is not None:
+        values = dequantize_rows(mapped(tensor.path), tensor, 0, module.outputs)
+        return torch.from_numpy(values).to(device, torch.float32), None
     if not has_file(path):
         raise ModelLoadError(f"{path}: there is no such file; fetch the model again")
     try:

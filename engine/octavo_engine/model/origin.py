@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from octavo_engine.model.gguf.part_names import links, parts_of
+from octavo_engine.model.gguf.parts import refuse_missing
 from octavo_engine.model.safetensors_file import weight_files
 from octavo_engine.model.source import ModelFiles
 
@@ -27,5 +28,7 @@ def commit_of(files: ModelFiles) -> str | None:
 def size_of(files: ModelFiles) -> int:
     """Return the bytes of the weight files; ModelLoadError if some are missing."""
     if files.gguf is not None:
-        return sum(path.stat().st_size for path in parts_of(files.gguf))
+        parts = parts_of(files.gguf)
+        refuse_missing(parts)
+        return sum(path.stat().st_size for path in parts)
     return sum(path.stat().st_size for path in weight_files(files.directory)) if files.directory else 0

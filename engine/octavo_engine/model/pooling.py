@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.dense_modules import DenseModule, read_dense
+from octavo_engine.model.dense_modules import DenseModule, dense_of, read_dense
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.file import read_gguf
+from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
@@ -62,7 +63,7 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
         if after.inputs != before.outputs:
             raise ModelLoadError(f"{after.folder}: takes {after.inputs} numbers, and gets {before.outputs}")
     # An encoder's last token is a separator; sentence-transformers take the mean where no file says anything.
-    return pooling if spec.causal or _says_pooling(files) else PoolingConfig("mean")
+    return pooling if spec.causal or _says_pooling(files) else PoolingConfig("mean", dense=pooling.dense)
 
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:
@@ -70,8 +71,9 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
 
     Raises ModelLoadError if they are broken.
     """
-    if (kind := _gguf_pooling(files)) is not None:
-        return PoolingConfig(kind)
+    if files.gguf is not None:
+        kind = _gguf_pooling(files) or "last"
+        return PoolingConfig(kind, dense=dense_of(read_model(files.gguf)))
     if files.directory is None or not _says_pooling(files):
         return PoolingConfig()
     modules = _read(files.directory / "modules.json")

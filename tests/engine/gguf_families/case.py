@@ -153,7 +153,7 @@ def write(model: Any, path: Path, architecture: str, case: Case, kind: Kind = Ki
     keys = {**_common(config, case), **case.keys(config)}
     for key, value in ((key, value) for key, value in keys.items() if value is not None):
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        add.get(type(value), writer.add_array)(f"{architecture}.{key}", value)
+        add.get(type(value), writer.add_array)(key if key.startswith("xielu.") else f"{architecture}.{key}", value)
     number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == architecture)
     mapping = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     for key, tensor in model.state_dict().items():

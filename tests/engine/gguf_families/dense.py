@@ -88,6 +88,15 @@ def of_minicpm(config: Any) -> dict[str, Any]:
     return {key: value for key, value in granite(config).items() if key != "attention.scale"}
 
 
+def with_learnt(model: Any) -> None:
+    """The parameters of Apertus's activations among its configuration, since files have them as keys."""
+    activations = [layer.mlp.act_fn for layer in model.model.layers]
+    model.config.learnt = {
+        f"xielu.{name}": [getattr(each, name).item() for each in activations]
+        for name in ("alpha_n", "alpha_p", "beta", "eps")
+    }
+
+
 THETA = {"rope_type": "default", "rope_theta": 500.0}
 HALF = {**THETA, "partial_rotary_factor": 0.5}
 GLM = {"rope_parameters": HALF, "attention_bias": True, "pad_token_id": 0, "rms_norm_eps": 0.01}
@@ -120,6 +129,13 @@ DENSE: dict[str, Case] = {
         layer_norm=True,
     ),
     "smollm3": Case("SmolLM3", {"num_hidden_layers": 4, "pad_token_id": 0}, convert=permuted),
+    "apertus": Case(
+        "Apertus",
+        {"rope_parameters": THETA},
+        lambda config: config.learnt,
+        lambda config, name, array: iter([] if ".act_fn." in name else [(name, array)]),
+        prepare=with_learnt,
+    ),
     "arcee": Case("Arcee", convert=permuted),
     "seed_oss": Case("SeedOss", {"head_dim": 16}),
     "hunyuan-dense": Case("HunYuanDenseV1", {"head_dim": 16}, lambda config: {"expert_count": 1}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gguf_families.case import SCALES, YARN, Case, Tensors, granite, permuted, window, yarn
+from gguf_families.case import SCALES, YARN, Case, Tensors, granite, pattern, permuted, window, yarn
 
 
 def stacked(config: Any, name: str, array: np.ndarray, *, rope: bool = False) -> Tensors:
@@ -85,6 +85,26 @@ def fused(config: Any, name: str, array: np.ndarray) -> Tensors:
         yield from stacked(config, name, array)
 
 
+def of_afmoe(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """The correction of a router's choice, which is no module's in the model."""
+    if name.endswith(".expert_bias"):
+        yield f"blk.{name.split('.')[2]}.exp_probs_b.bias", array
+    else:
+        yield from stacked(config, name, array)
+
+
+def of_dbrx(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Each layer's experts apart, and down transposed."""
+    part = name.rpartition(".")[2]
+    stored = {"w1": "gate", "v1": "up", "w2": "down"}.get(part)
+    if stored is None:
+        yield name, array
+        return
+    experts = array.reshape(config.ffn_config.moe_num_experts, config.ffn_config.ffn_hidden_size, -1)
+    values = np.ascontiguousarray(experts.swapaxes(1, 2) if part == "w2" else experts)
+    yield f"blk.{name.split('.')[2]}.ffn_{stored}_exps.weight", values
+
+
 class InTurn:
     """Query, key and value, which the model has one after another, as one tensor."""
 
@@ -100,6 +120,20 @@ class InTurn:
         if len(self.parts) == 3:
             yield f"blk.{name.split('.')[2]}.attn_qkv.weight", np.concatenate(self.parts)
             self.parts.clear()
+
+
+def dbrx(config: Any) -> dict[str, Any]:
+    """DBRX's sizes, which its configuration has in two further ones."""
+    attention, experts = config.attn_config, config.ffn_config
+    return {
+        "feed_forward_length": experts.ffn_hidden_size,
+        "attention.head_count_kv": attention.kv_n_heads,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.clamp_kqv": attention.clip_qkv,
+        "rope.dimension_count": None,
+        "expert_count": experts.moe_num_experts,
+        "expert_used_count": experts.moe_top_k,
+    }
 
 
 def with_half_shared(model: Any) -> None:
@@ -245,6 +279,85 @@ EXPERTS: dict[str, Case] = {
             "nextn_predict_layers": 0,
         },
         InTurn(),
+    ),
+    "bailingmoe": Case(
+        "Qwen2Moe",
+        {
+            **MOE,
+            "shared_expert_intermediate_size": 64,
+            "qkv_bias": False,
+            "norm_topk_prob": True,
+        },
+        lambda c: {
+            **experts(c),
+            "expert_shared_count": 2,
+            "leading_dense_block_count": 0,
+            "expert_weights_scale": 1.0,
+            "expert_weights_norm": True,
+        },
+        without_gate,
+        prepare=with_half_shared,
+    ),
+    "afmoe": Case(
+        "Afmoe",
+        {
+            **MOE,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "num_shared_experts": 1,
+            "num_dense_layers": 1,
+            "route_scale": 1.5,
+            "sliding_window": 4,
+            "mup_enabled": True,
+        },
+        lambda c: {
+            **experts(c),
+            **window(c),
+            "expert_shared_count": c.num_shared_experts,
+            "leading_dense_block_count": c.num_dense_layers,
+            "expert_weights_norm": True,
+            "expert_weights_scale": c.route_scale,
+            "expert_gating_func": 2,
+        },
+        of_afmoe,
+    ),
+    "exaone-moe": Case(
+        "ExaoneMoe",
+        {
+            **MOE,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "num_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "sliding_window": 4,
+            "sliding_window_pattern": 2,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+        lambda c: {
+            **experts(c),
+            **pattern(c),
+            "expert_shared_count": c.num_shared_experts,
+            "leading_dense_block_count": 1,
+            "expert_weights_norm": c.norm_topk_prob,
+            "expert_weights_scale": c.routed_scaling_factor,
+            "expert_gating_func": 2,
+            "rope.scaling.type": "none",
+        },
+        stacked,
+    ),
+    "dbrx": Case(
+        "Dbrx",
+        {
+            "d_model": 64,
+            "n_heads": 8,
+            "n_layers": 3,
+            "max_seq_len": 512,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 10000.0},
+            "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+        dbrx,
+        of_dbrx,
     ),
     "deepseek": Case(
         "Qwen2Moe",

@@ -63,7 +63,9 @@ LATENT_SIZES = {
     "num_key_value_heads": 8,
 }
 V3 = {**LATENT_SIZES, **ROUTED, **GROUPS, "norm_topk_prob": True}
+INDEX = {"index_topk": 4, "index_head_dim": 16, "index_n_heads": 4}
 SCALES = {"mscale": 0.7, "mscale_all_dim": 0.7}
+GROWING = {**YARN, **SCALES, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 4}
 TOP = {"topk_method": "group_limited_greedy", "norm_topk_prob": False}
 LATENT: dict[str, Case] = {
     "deepseek2": Case("DeepseekV3", {**V3, "rope_parameters": {**YARN, **SCALES}}, of_v3, latent),
@@ -78,6 +80,33 @@ LATENT: dict[str, Case] = {
         {**LATENT_SIZES, **ROUTED, "topk_method": "greedy", "n_group": 1, "topk_group": 1},
         of_old,
         stacked,
+    ),
+    "mistral4": Case(
+        "Mistral4",
+        {
+            **V3,
+            "rope_parameters": GROWING,
+        },
+        lambda config: {
+            **of_v3(config),
+            "expert_gating_func": None,
+            "attention.temperature_scale": config.rope_parameters["llama_4_scaling_beta"],
+        },
+        latent,
+    ),
+    "glm-dsa": Case(
+        "GlmMoeDsa",
+        {**V3, "n_group": 1, "topk_group": 1, **INDEX, "indexer_types": ["full", "shared", "full"]},
+        lambda config: {
+            **sizes(config),
+            **routed(config),
+            "expert_gating_func": 2,
+            "attention.indexer.head_count": config.index_n_heads,
+            "attention.indexer.key_length": config.index_head_dim,
+            "attention.indexer.top_k": config.index_topk,
+            "attention.indexer.types": [kind == "full" for kind in config.indexer_types],
+        },
+        latent,
     ),
     "minicpm3": Case(
         "MiniCPM3",

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.header import Header
-from octavo_engine.model.gguf.restored import Restored
+from octavo_engine.model.gguf.restored import Array, Restored
 from octavo_engine.model.gguf.spec_changes import split_latent_up, ungrouped_qkv, with_ropes
 from octavo_engine.model.spec import ModelSpec
 
@@ -38,6 +38,11 @@ class GGUFArchitecture:
     """Changes the spec where GGUF files store tensors in another way than Hugging Face's checkpoints."""
     restored: Callable[[ModelSpec], Mapping[str, Restored]] = lambda _spec: {}
     """How tensors whose values the file has changed are read, by the endings of their names in checkpoints."""
+    made: Callable[[Header], Mapping[str, Array]] = lambda _header: {}
+    """Parameters of checkpoints that a file has in another form, such as keys of its header, by their names there;
+    float32."""
+    made_of: tuple[str, ...] = ()
+    """The tensors of the file from which such parameters are made."""
     scales_weights: bool = False
     """Whether weights are multiplied with factors that checkpoints state apart; such a file takes no adapters."""
     rotates_neighbours: bool = False

@@ -19,6 +19,12 @@ def window_field(header: Header) -> dict[str, Any]:
     return {"sliding_window": window or None}
 
 
+def refuse_causal(header: Header) -> None:
+    """Raise ModelLoadError if the header of an encoder that need not say so denies that tokens see those after them."""
+    if header.fields.boolean(key := header.key("attention.causal"), False):
+        raise header.fields.wrong(key, True, "is no encoder's; convert the model again with a current llama.cpp")
+
+
 def layer_types(header: Header, period: int) -> dict[str, Any]:
     """Return each layer's type: the header has a flag for each layer, or a number of layers of which the last one sees
     all tokens, by default `period`. ModelLoadError for another pattern.

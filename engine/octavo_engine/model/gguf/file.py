@@ -76,15 +76,23 @@ class GGUFFile:
 def read_gguf(path: Path) -> GGUFFile:
     """Return metadata and tensor table of the file at `path`; ModelLoadError if it is cut short, random or
     inconsistent."""
-    try:
-        with open_file(path) as file:
-            data = np.memmap(file, mode="r", dtype=np.uint8)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}") from None
+    data = mapped(path)
     try:
         return _Parser(memoryview(data.data), path, len(data)).file()
     except (struct.error, UnicodeDecodeError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not a complete GGUF file (its header is cut or broken: {error})") from None
+
+
+def mapped(path: Path) -> np.memmap[Any, Any]:
+    """Return the bytes of the file at `path`, which are read when they are used; ModelLoadError if there are none.
+
+    A file may have been removed since its header was read.
+    """
+    try:
+        with open_file(path) as file:
+            return np.memmap(file, mode="r", dtype=np.uint8)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}") from None
 
 
 def has_header(beginning: bytes, size: int, name: str) -> bool:

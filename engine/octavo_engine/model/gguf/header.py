@@ -63,6 +63,18 @@ class Header:
             raise self.fields.wrong(self.key("block_count"), count, why)
         return count - self.predicting_layers
 
+    @property
+    def num_experts(self) -> int:
+        """The number of a layer's experts, 0 if there are none; ModelLoadError if the file cannot have so many."""
+        count, tensors = self.integer("expert_count", 0, 1 << 16, default=0), self.file.tensors
+        stacked = [tensor.shape[0] for name, tensor in tensors.items() if "_exps." in name]
+        # Files of 2024 have a tensor for each expert. The names of thousands of experts take seconds to compare.
+        most = max(stacked, default=len(tensors))
+        if count > max(1, most):
+            why = f"is more than the {most} of the file's tensors"
+            raise self.fields.wrong(self.key("expert_count"), count, why)
+        return count
+
     def each_layer(self, name: str, default: int | None = None) -> tuple[int, ...]:
         """Return a whole number for each layer, which may be the same for all; ModelLoadError otherwise.
 

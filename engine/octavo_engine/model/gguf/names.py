@@ -29,7 +29,14 @@ _ALSO = (
     (re.compile(r"\.mlp\."), ".block_sparse_moe."),  # Kimi Linear's experts
 )
 """Parts of names, each with what the package's names have in its place, alone or with others of these."""
-_READ_WITH_THE_SPEC = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_INDEXER = ".indexer."
+"""In the names of tensors that choose tokens; layers that use an earlier layer's choice may have them too."""
+DENSE_TENSORS = ("dense_2.weight", "dense_3.weight")
+"""The linear layers after pooling, in order."""
+_READ_APART = (
+    *("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),  # read with the spec
+    *DENSE_TENSORS,
+)
 
 
 def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[str, str]:
@@ -82,7 +89,9 @@ def named_tensors(
     names = huggingface_names(file, num_layers, expected)
     tensors: dict[str, GGUFTensor] = {}
     for stored in file.tensors.values():
-        if stored.name in _READ_WITH_THE_SPEC or _predicts(stored.name, file, num_layers):
+        if stored.name in _READ_APART or _predicts(stored.name, file, num_layers):
+            continue
+        if _INDEXER in stored.name and stored.name not in names:
             continue
         for tensor in _split_experts(stored, names):
             name = names.get(tensor.name, tensor.name)

@@ -19,7 +19,7 @@ def read_model(path: Path) -> GGUFFile:
     ModelLoadError, with the names of files, if parts are missing or are not those of one model.
     """
     paths = parts_of(path)
-    _refuse_missing(paths)
+    refuse_missing(paths)
     first = read_gguf(paths[0])
     count = _number(first, _COUNT, 1)
     if count in (0, 1) and len(paths) == 1:
@@ -45,7 +45,8 @@ def read_model(path: Path) -> GGUFFile:
     return replace(first, tensors=tensors)
 
 
-def _refuse_missing(paths: list[Path]) -> None:
+def refuse_missing(paths: list[Path]) -> None:
+    """Raise ModelLoadError, with their names, if some files of a model in several are missing."""
     missing = [each.name for each in paths if not each.exists()] if len(paths) > 1 else []
     if missing:
         names = ", ".join(missing[:5]) + (" and others" if len(missing) > 5 else "")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.gguf.file import GGUFFile, dequantize_rows
+from octavo_engine.model.gguf.file import GGUFFile, dequantize_rows, mapped
 from octavo_engine.model.gguf.header import Header
 
 _SCALINGS = ("linear", "yarn")
@@ -61,5 +59,4 @@ def rope_factors(file: GGUFFile, name: str) -> list[float]:
     """Return a vector in the file; ModelLoadError if it is missing."""
     if (tensor := file.tensors.get(name)) is None:
         raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
-    data = np.memmap(tensor.path, mode="r", dtype=np.uint8)
-    return [float(value) for value in dequantize_rows(data, tensor, 0, 1).reshape(-1)]
+    return [float(value) for value in dequantize_rows(mapped(tensor.path), tensor, 0, 1).reshape(-1)]

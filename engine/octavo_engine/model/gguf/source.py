@@ -17,7 +17,7 @@ from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.architectures import gguf_architecture
-from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, row_bytes, row_pieces
+from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, mapped, row_bytes, row_pieces
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.names import named_tensors
 from octavo_engine.model.gguf.parts import read_model
@@ -35,17 +35,22 @@ class GGUFSource:
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         self.where, self._spec = path, spec
         self._file = read_model(path)
-        self._restored = gguf_architecture(Header(self._file, Fields(str(path), self._file.metadata))).restored(spec)
+        header = Header(self._file, Fields(str(path), self._file.metadata))
+        architecture = gguf_architecture(header)
+        self._restored = architecture.restored(spec)
+        self._made, self._made_of = architecture.made(header), architecture.made_of
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
         """Return the tensors' shapes by Hugging Face's names."""
-        return {name: tensor.shape for name, tensor in self._named(expected).items()}
+        made = {name: values.shape for name, values in self._made.items()}
+        return {name: tensor.shape for name, tensor in self._named(expected).items()} | made
 
     def _named(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
         def restored(name: str) -> Restored:
             return next((each for ending, each in self._restored.items() if name.endswith(ending)), UNCHANGED)
 
-        return named_tensors(self._file, self._spec.num_layers, expected, restored)
+        named = named_tensors(self._file, self._spec.num_layers, expected, restored)
+        return {name: tensor for name, tensor in named.items() if tensor.name not in self._made_of}
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """Fill the tensors in parts of bounded size, each directly into its place; numpy releases the GIL."""
@@ -54,8 +59,10 @@ class GGUFSource:
             sum(tensor.num_bytes for name, tensor in stored_tensors.items() if tensors[name].pieces), progress
         )
         meter.add(0)
-        files = {tensor.path for tensor in stored_tensors.values()}
-        data = {path: np.memmap(path, mode="r", dtype=np.uint8) for path in files}
+        for name in self._made.keys() & tensors.keys():
+            for piece in tensors[name].pieces:
+                _put(name, piece, torch.from_numpy(self._made[name])[piece.part])
+        data = {tensor.path: mapped(tensor.path) for tensor in stored_tensors.values()}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="dequantize") as pool:
             jobs = [
                 pool.submit(job)
@@ -90,7 +97,7 @@ def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterat
 
 def _fill_vector(data: _Memory, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:
     values = torch.from_numpy(dequantize_rows(data, stored, 0, 1))
-    _put(stored, piece, values[piece.part])
+    _put(stored.name, piece, values[piece.part])
     return num_bytes
 
 
@@ -104,7 +111,7 @@ def _fill_rows(
 ) -> int:
     """Fill rows [first, last) of the file's tensor; no other task writes these rows, even if they are reordered."""
     values = torch.from_numpy(dequantize_rows(data, stored, first, last))
-    _put(stored, piece, values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
+    _put(stored.name, piece, values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
     return num_bytes
 
 
@@ -120,13 +127,13 @@ def _fill_blocks(
     raw = torch.from_numpy(row_bytes(data, stored, first, last).copy())
     columns = piece.part[1]
     ends = (end // stored.block_elements * stored.block_bytes for end in (columns.start, columns.stop))
-    _put(stored, piece, raw[:, slice(*ends)], first - piece.part[0].start)
+    _put(stored.name, piece, raw[:, slice(*ends)], first - piece.part[0].start)
     return num_bytes
 
 
-def _put(stored: GGUFTensor, piece: Piece, values: Tensor, first: int = 0) -> None:
+def _put(name: str, piece: Piece, values: Tensor, first: int = 0) -> None:
     """Fill a piece's rows from `first` on; ModelLoadError, with the tensor's name, for values that cannot be used."""
     try:
         piece.put(values, first)
     except ValueError as error:
-        raise ModelLoadError(f"tensor {stored.name!r} {error}") from None
+        raise ModelLoadError(f"tensor {name!r} {error}") from None

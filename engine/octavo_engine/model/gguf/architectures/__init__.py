@@ -18,7 +18,7 @@ ARCHITECTURES = (*DENSE, *ENCODERS, *EXPERTS, *GEMMA, *HYBRID, *LATENT, *LAYER_N
 
 def gguf_architecture(header: Header) -> GGUFArchitecture:
     """Return the architecture of a file; ModelLoadError if its files are not read."""
-    count = header.integer("expert_count", 0, 1 << 16, default=0)
+    count = header.num_experts
     of_name = [each for each in ARCHITECTURES if each.name == header.file.architecture]
     # One expert is stated in files of Jamba with experts' keys, and in HunYuan's without.
     for experts in (True, False) if count == 1 else (count > 0,):

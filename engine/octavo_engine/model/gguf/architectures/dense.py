@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.config_fields import granite_with_rope, layer_types, rms_epsilon, window_field
+from octavo_engine.model.gguf.file import dequantize_rows, mapped
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.restored import Array
 from octavo_engine.model.gguf.rope import rope_parameters
 from octavo_engine.model.gguf.spec_changes import llama_names
 
@@ -54,6 +59,49 @@ def _mistral3_fields(header: Header) -> dict[str, Any]:
     if not growth:
         return {"architectures": ["MistralForCausalLM"], "rope_parameters": rope}
     return {"rope_parameters": {**rope, "llama_4_scaling_beta": growth}}
+
+
+def _apertus_activations(header: Header) -> dict[str, Array]:
+    """Return what layers have learnt of xIELU, which files have as keys with a number for each layer, or for all."""
+    made: dict[str, Array] = {}
+    for name in ("alpha_n", "alpha_p", "beta", "eps"):
+        values = header.fields.values.get(key := f"xielu.{name}")
+        values = [values] * header.num_layers if isinstance(values, float) else values
+        numbers = values if isinstance(values, list) and all(isinstance(each, float) for each in values) else []
+        if len(numbers) != header.num_layers:
+            raise header.fields.wrong(key, values, f"is not a number for each of {header.num_layers} layers")
+        for layer, value in enumerate(numbers):
+            made[f"model.layers.{layer}.mlp.act_fn.{name}"] = np.array([value], np.float32)
+    return made
+
+
+def _apertus_fields(header: Header) -> dict[str, Any]:
+    """Return no fields of Apertus; ModelLoadError for a file without what layers have learnt."""
+    _apertus_activations(header)
+    return {}
+
+
+def _qwen3_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of a reranker, whose file has the rows of the answers yes and no in place of the head.
+
+    The score is how likely yes is of these two, the sigmoid of the difference of their logits: one class.
+    """
+    if "cls.output.weight" not in header.file.tensors:
+        return {}
+    labels = header.fields.values.get(key := header.key("classifier.output_labels"))
+    if labels != ["yes", "no"]:
+        raise header.fields.wrong(key, labels, "is not yes and no, as in Qwen3-Reranker; take the model's checkpoint")
+    return {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "yes"}}
+
+
+def _qwen3_score(header: Header) -> dict[str, Array]:
+    """Return the head of a reranker."""
+    if (stored := header.file.tensors.get("cls.output.weight")) is None:
+        return {}
+    if len(stored.shape) != 2 or stored.shape[0] != 2:
+        raise ModelLoadError(f"{header.fields.origin}: 'cls.output.weight' of shape {list(stored.shape)} has no 2 rows")
+    yes, no = dequantize_rows(mapped(stored.path), stored, 0, 2)
+    return {"score.weight": (yes - no)[None]}
 
 
 def _minicpm_fields(header: Header) -> dict[str, Any]:
@@ -139,7 +187,13 @@ DENSE = (
         name="llama", model_class="LlamaForCausalLM", other_classes=("MistralForCausalLM",), interleaves_rope=True
     ),
     GGUFArchitecture(name="qwen2", model_class="Qwen2ForCausalLM"),
-    GGUFArchitecture(name="qwen3", model_class="Qwen3ForCausalLM"),
+    GGUFArchitecture(
+        name="qwen3",
+        model_class="Qwen3ForCausalLM",
+        read=_qwen3_fields,
+        made=_qwen3_score,
+        made_of=("cls.output.weight",),
+    ),
     GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=_phi3_fields),
     GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=granite_with_rope, interleaves_rope=True),
     GGUFArchitecture(name="olmo", model_class="OlmoForCausalLM", read=_olmo_fields, interleaves_rope=True),
@@ -149,6 +203,7 @@ DENSE = (
     GGUFArchitecture(name="command-r", model_class="CohereForCausalLM", read=_command_r_fields),
     GGUFArchitecture(name="cohere2", model_class="Cohere2ForCausalLM", read=_cohere2_fields),
     GGUFArchitecture(name="smollm3", model_class="SmolLM3ForCausalLM", interleaves_rope=True),
+    GGUFArchitecture(name="apertus", model_class="ApertusForCausalLM", read=_apertus_fields, made=_apertus_activations),
     GGUFArchitecture(name="arcee", model_class="ArceeForCausalLM", interleaves_rope=True),
     GGUFArchitecture(name="seed_oss", model_class="SeedOssForCausalLM"),
     GGUFArchitecture(name="hunyuan-dense", model_class="HunYuanDenseV1ForCausalLM"),

@@ -7,7 +7,10 @@ from typing import Any
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
+from octavo_engine.model.gguf.architectures.gemma import gemma_embedding_fields
+from octavo_engine.model.gguf.config_fields import refuse_causal
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.spec_changes import norms_as_stored
 from octavo_engine.model.spec import ModelSpec
 
 _RMS = "attention.layer_norm_rms_epsilon"
@@ -79,6 +82,12 @@ def _modern_bert_fields(header: Header) -> dict[str, Any]:
     }
 
 
+def _llama_embed_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Llama Nemotron's embeddings."""
+    refuse_causal(header)
+    return {}
+
+
 def _positions_from_the_first_row(spec: ModelSpec) -> ModelSpec:
     """Return `spec` whose table of positions begins with position 0, as files have RoBERTa's."""
     return (
@@ -100,5 +109,11 @@ ENCODERS = (
     GGUFArchitecture(name="nomic-bert", model_class="NomicBertModel", read=_without_head),
     GGUFArchitecture(name="jina-bert-v3", model_class="JinaEmbeddingsV3Model", read=_without_head),
     GGUFArchitecture(name="modern-bert", model_class="ModernBertModel", read=_modern_bert_fields),
+    GGUFArchitecture(
+        name="llama-embed", model_class="LlamaBidirectionalModel", read=_llama_embed_fields, interleaves_rope=True
+    ),
+    GGUFArchitecture(
+        name="gemma-embedding", model_class="Gemma3TextModel", read=gemma_embedding_fields, change=norms_as_stored
+    ),
     GGUFArchitecture(name="eurobert", model_class="EuroBertModel", read=_without_head),
 )

@@ -11,9 +11,10 @@ from octavo_engine.model.gguf.config_fields import (
     layer_types,
     router_fields,
     router_scores,
+    window_field,
 )
 from octavo_engine.model.gguf.header import Header
-from octavo_engine.model.gguf.spec_changes import numbered_experts, of_gpt_oss
+from octavo_engine.model.gguf.spec_changes import llama_names, numbered_experts, of_gpt_oss
 
 
 def _mixtral_fields(header: Header) -> dict[str, Any]:
@@ -83,6 +84,17 @@ def _ernie_moe_fields(header: Header) -> dict[str, Any]:
     }
 
 
+def _bailing_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Ling and Ring 1; the converter puts what `norm_head` does into the head's weights."""
+    return {
+        **experts_fields(header),
+        "first_k_dense_replace": header.integer("leading_dense_block_count", 0, default=0),
+        "norm_topk_prob": header.fields.boolean(header.key("expert_weights_norm"), False),
+        "num_shared_experts": header.integer("expert_shared_count", 0),
+        "use_qkv_bias": header.stored("attn_q.bias"),
+    }
+
+
 def _bailing_moe2_fields(header: Header) -> dict[str, Any]:
     """Return the fields of Ling 2 and Ring 2; tensors say how wide the shared expert is."""
     fields = router_fields(header, "sigmoid")
@@ -94,6 +106,45 @@ def _bailing_moe2_fields(header: Header) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": 1 if gate is None else gate.shape[0],
         "use_qk_norm": header.stored("attn_q_norm.weight"),
         "use_qkv_bias": header.stored("attn_qkv.bias"),
+    }
+
+
+def _afmoe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Arcee's Trinity; ModelLoadError for weights of experts that do not sum to 1."""
+    router_scores(header, "sigmoid")
+    if not header.fields.boolean(name := header.key("expert_weights_norm"), False):
+        raise header.fields.wrong(name, header.fields.values.get(name), "is not supported, only true")
+    return {
+        **experts_fields(header),
+        "sliding_window": header.integer("attention.sliding_window", 1, 1 << 30),
+        **layer_types(header, 4),
+        "num_shared_experts": header.integer("expert_shared_count", 0),
+        "num_dense_layers": header.integer("leading_dense_block_count", 0, default=0),
+        "route_scale": header.number("expert_weights_scale", default=1.0) or 1.0,
+        "mup_enabled": True,
+    }
+
+
+def _exaone_moe_fields(header: Header) -> dict[str, Any]:
+    """Return K-EXAONE's fields."""
+    fields = {**router_fields(header, "sigmoid"), **window_field(header)}
+    types = layer_types(header, 4) if fields["sliding_window"] else {}
+    return {**fields, **types, "num_shared_experts": fields["n_shared_experts"]}
+
+
+def _dbrx_fields(header: Header) -> dict[str, Any]:
+    """Return DBRX's fields."""
+    return {
+        "attn_config": {
+            "kv_n_heads": header.integer("attention.head_count_kv"),
+            "rope_theta": header.number("rope.freq_base", default=10000.0),
+            **header.given({"clip_qkv": "attention.clamp_kqv"}),
+        },
+        "ffn_config": {
+            "ffn_hidden_size": header.integer("feed_forward_length"),
+            "moe_num_experts": header.integer("expert_count"),
+            "moe_top_k": header.integer("expert_used_count"),
+        },
     }
 
 
@@ -173,6 +224,19 @@ EXPERTS = (
     GGUFArchitecture(name="ernie4_5-moe", model_class="Ernie4_5_MoeForCausalLM", experts=True, read=_ernie_moe_fields),
     GGUFArchitecture(
         name="bailingmoe2", model_class="BailingMoeV2ForCausalLM", experts=True, read=_bailing_moe2_fields
+    ),
+    GGUFArchitecture(
+        name="bailingmoe",
+        model_class="BailingMoeForCausalLM",
+        experts=True,
+        read=_bailing_moe_fields,
+        change=llama_names,
+        interleaves_rope=True,
+    ),
+    GGUFArchitecture(name="afmoe", model_class="AfmoeForCausalLM", experts=True, read=_afmoe_fields),
+    GGUFArchitecture(name="exaone-moe", model_class="ExaoneMoeForCausalLM", experts=True, read=_exaone_moe_fields),
+    GGUFArchitecture(
+        name="dbrx", model_class="DbrxForCausalLM", experts=True, read=_dbrx_fields, change=numbered_experts
     ),
     GGUFArchitecture(
         name="gpt-oss", model_class="GptOssForCausalLM", experts=True, read=_gpt_oss_fields, change=of_gpt_oss

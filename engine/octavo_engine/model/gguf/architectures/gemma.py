@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import layer_types, window_field
+from octavo_engine.model.gguf.config_fields import layer_types, refuse_causal, window_field
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.rope import rope_factors, rope_parameters
 from octavo_engine.model.gguf.spec_changes import norms_as_stored
@@ -44,6 +44,18 @@ def _gemma3_fields(header: Header) -> dict[str, Any]:
     """Return Gemma 3's fields."""
     fields = {**_score_scale(header, 62), **_two_ropes(header), **header.given(_SOFTCAP)}
     return {**fields, **(layer_types(header, 6) if fields["sliding_window"] else {"sliding_window_pattern": 1})}
+
+
+def gemma_embedding_fields(header: Header) -> dict[str, Any]:
+    """Return EmbeddingGemma's fields: a token also sees those after it, and the window counts both sides."""
+    refuse_causal(header)
+    return {
+        **_two_ropes(header),
+        **layer_types(header, 6),
+        "sliding_window": header.integer("attention.sliding_window", 1, 1 << 30),
+        "query_pre_attn_scalar": header.integer("attention.key_length"),
+        "use_bidirectional_attention": True,
+    }
 
 
 def _per_layer_input(header: Header) -> dict[str, Any]:

@@ -13,10 +13,13 @@ from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.config_fields import router_fields
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.rope import rope_parameters
+from octavo_engine.model.gguf.spec_changes import numbered_experts
 
 _GROUPS = {(60, 160): (8, 3), (61, 256): (8, 4), (27, 64): (1, 1), (61, 384): (1, 1)}
 """The groups of experts, and those kept, by layers and experts, in files of before October 2025, which do not state
 them: of DeepSeek V2, V3, V2 Lite (and Moonlight), and Kimi K2."""
+_GLM_52_CONTEXT = 1 << 20
+"""The longest context of GLM-5.2, whose layers share indexers."""
 _GLM_LAYERS, _GLM_VOCABULARY = (47, 48), 154880
 """GLM-4.7-Flash's sizes: its first files do not state that scores are sigmoids."""
 
@@ -67,7 +70,44 @@ def _deepseek2_fields(header: Header) -> dict[str, Any]:
     return {**fields, "architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
 
 
+def _mistral4_fields(header: Header) -> dict[str, Any]:
+    """Return Mistral Small 4's fields, whose queries grow with their position."""
+    fields = {**latent_fields(header), **router_fields(header, "softmax")}
+    growth = header.number("attention.temperature_scale", default=0.0)
+    return {**fields, "rope_parameters": {**fields["rope_parameters"], "llama_4_scaling_beta": growth}}
+
+
+def _glm_dsa_fields(header: Header) -> dict[str, Any]:
+    """Return GLM-5's fields."""
+    names = {"index_n_heads": "head_count", "index_head_dim": "key_length", "index_topk": "top_k"}
+    return {
+        **latent_fields(header),
+        **router_fields(header, "sigmoid"),
+        **{ours: header.integer(f"attention.indexer.{theirs}") for ours, theirs in names.items()},
+        "indexer_types": _indexer_types(header),
+    }
+
+
+def _indexer_types(header: Header) -> list[str]:
+    """Return which layers have an indexer. Files of GLM-5 and 5.1, where all have one, do not say so."""
+    flags: object = header.fields.values.get(key := header.key("attention.indexer.types"))
+    if flags is None and header.integer("context_length", 1, 1 << 30) < _GLM_52_CONTEXT:
+        flags = [True] * header.num_layers
+    if not isinstance(flags, list) or len(flags) < header.num_layers:
+        why = f"is not a flag for each of {header.num_layers} layers; convert the model again with a current llama.cpp"
+        raise header.fields.wrong(key, flags, why)
+    return ["full" if flag else "shared" for flag in flags[: header.num_layers]]
+
+
 LATENT = (
+    GGUFArchitecture(
+        name="mistral4",
+        model_class="Mistral4ForCausalLM",
+        experts=True,
+        read=_mistral4_fields,
+        change=numbered_experts,
+    ),
+    GGUFArchitecture(name="glm-dsa", model_class="GlmMoeDsaForCausalLM", experts=True, read=_glm_dsa_fields),
     GGUFArchitecture(
         name="deepseek2",
         model_class="DeepseekV3ForCausalLM",
