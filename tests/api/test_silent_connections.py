@@ -96,9 +96,11 @@ def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
     assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize(("hard", "soft", "connections"), [(1 << 20, 8448, 4096), (1024, 1024, 384), (130, 130, 1)])
+@pytest.mark.parametrize(
+    ("hard", "soft", "connections"), [(1 << 20, 8448, 4096), (1024, 1024, 384), (256, 256, 42), (130, 130, 1)]
+)
 def test_connections_leave_open_files_for_stored_files_and_probes(
-    hard: int, soft: int, connections: int, monkeypatch: pytest.MonkeyPatch
+    hard: int, soft: int, connections: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """4,096 uploads have 8,192 open files: without files for probes, the pod would be restarted."""
     limits = [(64, hard)]
@@ -106,6 +108,9 @@ def test_connections_leave_open_files_for_stored_files_and_probes(
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
     assert acceptor.possible_connections(4096, MAX_ALL_TRANSFERS) == connections
     assert limits[-1] == (soft, hard)
+    assert [f"allows {connections} connections instead of 4096" in each for each in caplog.messages] == [True] * (
+        connections < 4096
+    )
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])

@@ -78,7 +78,7 @@ class Server:
             create_probes(serving),
             Listeners(listener, metrics_listener),
             HeadReaders(owner_of, QuickProbes(answers(serving)).answer),
-            possible_connections(serving.config.max_connections, MOST_OPEN),
+            possible_connections(serving.config.max_connections, MOST_OPEN if folder is not None else 0),
             _CLOSING,
         )
 

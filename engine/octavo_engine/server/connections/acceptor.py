@@ -68,7 +68,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 def possible_connections(wanted: int, files: int) -> int:
     """Raise the limit of open files if necessary, and return how many connections it allows, at most `wanted`.
 
-    `files` is the number of files that clients may be uploading or reading beside them.
+    `files` is the number of files that clients may be uploading or reading beside them, each by a connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserved = _RESERVED_FILES + files
@@ -76,7 +76,19 @@ def possible_connections(wanted: int, files: int) -> int:
     if soft < needed:
         soft = max(soft, needed if hard == resource.RLIM_INFINITY else min(hard, needed))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted, (soft - reserved) // _FILES_PER_CONNECTION))
+    possible = (soft - reserved) // _FILES_PER_CONNECTION
+    each_with_a_file = (soft - _RESERVED_FILES) // (_FILES_PER_CONNECTION + 1)
+    possible = max(1, possible, min(files, each_with_a_file))
+    if possible < wanted:
+        log.warning(
+            "the hard limit of open files, %d, allows %d connections instead of %d (--max-connections); "
+            "raise it to %d (ulimit -n)",
+            hard,
+            possible,
+            wanted,
+            needed,
+        )
+    return min(wanted, possible)
 
 
 @dataclass(frozen=True, slots=True)
