@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +26,7 @@ from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
-from octavo_engine.errors import EngineDeadError, ModelLoadError
+from octavo_engine.errors import ConfigurationError, EngineDeadError, ModelLoadError
 from octavo_engine.sampling_params import SamplingParams
 from tests.history import Record, losses
 
@@ -400,6 +401,17 @@ async def test_a_model_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None
     with pytest.raises(ModelLoadError, match="no such file or directory"):
         await client.wait_ready()
     await client.stop()
+
+
+@pytest.mark.parametrize("folder", ["nothing", "file"])
+async def test_without_a_folder_for_temporary_files_the_error_names_the_variable(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container with a read-only root and no volume for /tmp."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / folder))
+    with pytest.raises(ConfigurationError, match=r"temporary files can be written: .* directory; set TMPDIR"):
+        await EngineClient(EngineConfig(model=str(tmp_path))).start()
 
 
 async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:

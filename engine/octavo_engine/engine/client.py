@@ -106,7 +106,11 @@ class EngineClient:
 
     async def start(self) -> None:
         """Start the engine process, and return while it loads the model."""
-        self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: no other user can connect
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: no other user can connect
+        except OSError as error:
+            reason = f"no folder for temporary files can be written: {error.strerror or error}"
+            raise ConfigurationError(f"{reason}; set TMPDIR to one with room for a socket") from None
         path = Path(self._folder.name) / "engine"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
             self._folder.cleanup()
