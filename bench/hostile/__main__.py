@@ -198,7 +198,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(_KEYS)
-        flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", f"--batch-storage={folder}/files", "--enable-lora")
+        flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", f"--batch-storage={folder}/files", "--enable-lora",
+                 "--allowed-origins=https://a.example")  # fmt: skip
         names, lines = selected(args.only, *map(int, args.part.split("/"))), list[Line]()
         for more, some in (
             ((), [name for name in names if name not in RANKED]),

@@ -184,6 +184,20 @@ async def odd_batches(target: Target) -> None:
     await users(6, user)
 
 
+def stop_strings(number: int) -> dict[str, Any]:
+    """Return a request with 64 strings to stop at, whose answer is nearly the last of them again and again."""
+    stops = [*((f"z{each} " * 99)[:256] for each in range(63)), " a" * 127 + "b"]
+    said: Any = {"model": "smollm2", "messages": [{"role": "user", "content": f"{number}"}], "max_tokens": 900}
+    return {**said, "stop_sequences": stops, "allowed_token_ids": [253], "ignore_eos": True, "stream": True}
+
+
+def repeated_tools(number: int) -> dict[str, Any]:
+    """Return a request with 8 MB of tools, none of which may be called; three events of its answer repeat them."""
+    described = {"description": f"{number}" + "x" * 60_000, "parameters": {"type": "object"}}
+    tools = [{"type": "function", "name": f"f{each}", **described} for each in range(128)]
+    return {"input": "x", "tools": tools, "tool_choice": "none", "stream": True, "max_output_tokens": 300}
+
+
 async def large_uploads(target: Target) -> None:
     """Files of 60 MB at full speed, 8 at once, which are deleted again."""
     content = b"x" * (60 << 20)
@@ -229,5 +243,7 @@ BODIES: dict[str, Attack] = {
     "batches of large, empty and equal lines": odd_batches,
     "files of 60 MB at full speed": large_uploads,
     "pages of lists, and ids that are not there": pages,
+    "64 strings to stop at in /v1/messages": posts(MESSAGES, stop_strings, 64),
+    "8 MB of tools that answers repeat": posts("/v1/responses", repeated_tools, 16),
 }  # fmt: skip
 """Attacks by name, as in `attacks.py`."""

@@ -134,6 +134,23 @@ async def cancelled_at_any_byte(target: Target) -> None:
     await users(64, user)
 
 
+async def all_at_once(target: Target) -> None:
+    """500 clients whose requests wait or run, and that all leave at the same moment, again and again."""
+    body = json.dumps({"prompt": [100] * 700, "max_tokens": 900, "ignore_eos": True}).encode()
+    data = target.head("/v1/completions", len(body)) + body
+    while target.open:
+        opened = []
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                _, writer = await asyncio.open_connection("127.0.0.1", target.port)
+                writer.write(data)
+                opened.append(writer)
+        await asyncio.sleep(1)
+        for writer in opened:
+            writer.transport.abort()
+        target.outcomes["left"] += len(opened)
+
+
 async def upgrades(target: Target) -> None:
     """Requests to speak WebSocket or HTTP/2, with bytes of these behind them."""
     kinds = [

@@ -68,6 +68,20 @@ def versions(target: Target) -> bytes:
     return target.head("/version", 0, "GET") * 500
 
 
+def preflights(target: Target) -> bytes:  # noqa: ARG001  (browsers ask without a key)
+    """Return 30 preflight requests, each with 3,000 names of headers."""
+    names = ", ".join(f"x-{number}" for number in range(3000))
+    asked = (
+        f"Origin: https://a.example\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: {names}"
+    )
+    return f"OPTIONS {TEXT} HTTP/1.1\r\nHost: x\r\n{asked}\r\n\r\n".encode() * 30
+
+
+def long_queries(target: Target) -> bytes:
+    """Return 12 requests whose query is too long."""
+    return target.head("/v1/models?" + "a" * 9000, 0, "GET") * 12
+
+
 async def resets(target: Target) -> None:
     """Reset connections at every stage: in the head or body, while the request is prepared, queued or answered."""
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}).encode()

@@ -52,6 +52,12 @@ def long_numbers(number: int) -> dict[str, Any]:
     return _chat(guided_json={"prefixItems": bounds, "type": "array", "items": False})
 
 
+def ambiguous(number: int) -> dict[str, Any]:
+    """Return a chat with a grammar that can read each text in many ways, more with each token; 48 answers follow it."""
+    many = ('s s | "a" | "b" | " "', 's s s | s s | "a" | "b" | " "')[number % 2]
+    return {**_chat(guided_grammar=f"start: s\ns: {many} // {number}"), "n": 48, "temperature": 2, "max_tokens": 60}
+
+
 _SLOW = (large_classes, pattern_properties, intersected, patterns_of_one_text)
 
 
@@ -76,5 +82,6 @@ PATTERNS: dict[str, Attack] = {
     "30 patterns of one text in a schema (H)": posts(_CHAT, patterns_of_one_text),
     "schemas that take nearly too long (H)": posts(_CHAT, nearly_too_slow),
     "schemas of long numbers (H)": posts(_CHAT, long_numbers),
+    "texts that a grammar reads in many ways × 48 answers (H)": posts(_CHAT, ambiguous, 6),
     "patterns and schemas, from clients that wait as told (G, H)": patient,
 }

@@ -16,12 +16,14 @@ import psutil
 
 from bench.hostile.adapter_files import LOAD, TEXT, with_adapters
 from bench.hostile.kinds import users
+from bench.hostile.stored import BATCHES, CHAT, FILES, form, line
 from bench.hostile.wire import Target, answer_of
 
 CODE_RUN = "code was run"
 OTHERS_CACHE = "another tenant's cached tokens"
 OPEN_PORT = "an open port that no flag names"
-FORBIDDEN = frozenset({CODE_RUN, OTHERS_CACHE, OPEN_PORT})
+OTHERS_FILES = "another tenant's files or batches"
+FORBIDDEN = frozenset({CODE_RUN, OTHERS_CACHE, OPEN_PORT, OTHERS_FILES})
 
 _ROUTES = (TEXT, "/v1/chat/completions", "/v1/embeddings", "/v1/files", "/tokenize", LOAD, "/v1/score")
 _TYPES = ("application/x-pickle", "application/octet-stream", "application/json", "application/x-torch")
@@ -104,8 +106,41 @@ async def others_prompts(target: Target) -> None:
     await users(4, user)
 
 
+async def others_files(target: Target) -> None:
+    """Read, delete, use and cancel what another key has just stored, by its ids and by paths to it."""
+
+    async def sent(key: str, path: str, method: str, body: bytes = b"", kind: str = "application/json") -> bytes:
+        headers = {"Authorization": f"Bearer {target.key}{key}", "Content-Type": kind}
+        return await target.ask(target.head(path, len(body), method, headers) + body)
+
+    async def user(number: int) -> None:
+        while target.open:
+            uploaded = await sent("-0", FILES, "POST", form(line(number)), "multipart/form-data; boundary=b")
+            file = f"{FILES}/{answer_of(uploaded).get('id')}"
+            asked = {"input_file_id": file.rpartition("/")[2], "endpoint": CHAT, "completion_window": "24h"}
+            body = json.dumps(asked).encode()
+            batch = f"{BATCHES}/{answer_of(await sent('-0', BATCHES, 'POST', body)).get('id')}"
+            theirs = [
+                (file, "GET"),
+                (f"{file}/content", "GET"),
+                (file, "DELETE"),
+                (batch, "GET"),
+                (f"{batch}/cancel", "POST"),
+            ]
+            theirs += [(file.replace("file-", "..%2f..%2fkey-rude0%2ffiles%2ffile-") + "/content", "GET")]
+            answers = [await sent("-1", path, method) for path, method in theirs]
+            answers.append(await sent("-1", BATCHES, "POST", body))
+            if any(each.startswith(b"HTTP/1.1 2") for each in answers):
+                target.outcomes[OTHERS_FILES] += 1
+            await sent("-0", f"{batch}/cancel", "POST")
+            await sent("-0", file, "DELETE")
+
+    await users(4, user)
+
+
 TENANTS = {
     "pickles, and files that name code (A, B, C)": with_adapters(code),
     "ports besides the server's own (A)": open_ports,
     "prompts of another tenant (L)": others_prompts,
+    "files and batches of another tenant": others_files,
 }
