@@ -30,6 +30,7 @@ from octavo_engine.runner.memory.memory_plan import MemoryNeed
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 CPU = torch.device("cpu")
+NO_X86 = CPUFeatures()
 AVX2 = CPUFeatures(avx2=True)
 AVX512 = CPUFeatures(avx2=True, avx512=True)
 AVX512_BF16 = CPUFeatures(avx2=True, avx512=True, avx512_bf16=True)
@@ -40,7 +41,8 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 @pytest.mark.parametrize(
     ("features", "dtype", "with_kernels", "without"),
     [
-        (AVX2, BF16, "kernels and float32", "torch in float32"),
+        (NO_X86, BF16, "kernels and float32", "torch"),
+        (AVX2, BF16, "kernels", "torch in float32"),
         (AVX2, F16, "torch in float32", "torch in float32"),
         (AVX2, F32, "kernels", "torch"),
         (AVX512, BF16, "kernels", "torch in float32"),
@@ -153,6 +155,7 @@ def test_with_kernels_few_tokens_are_theirs(
 ) -> None:
     kernels = cpu_kernels()
     monkeypatch.setattr(choosing, "cpu_kernels", lambda: kernels)
+    monkeypatch.setattr(choosing, "cpu_features", lambda: NO_X86)
     weight, widened = torch.randn(64, 64).bfloat16(), []
     monkeypatch.setattr(choosing, "wide_product", lambda *given: widened.append(given) or torch_product(*given))
     chosen = choose_compute(read_spec(files), torch.bfloat16, CPU)
@@ -185,18 +188,19 @@ def test_the_plan_counts_the_widened_weight(
 def test_the_plan_counts_what_the_chosen_kernels_take(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AVX-512 kernels need no wider weights, though PyTorch would."""
+    """Kernels for x86 need no wider weights, though PyTorch would; those for arm64 leave many tokens to it."""
     kernels, plans = cpu_kernels(), {}
     monkeypatch.setattr(choosing, "cpu_kernels", lambda: kernels)
-    for features in (AVX2, AVX512, AMX):
+    for features in (NO_X86, AVX2, AVX512, AMX):
         monkeypatch.setattr(choosing, "cpu_features", lambda features=features: features)
         plans[features] = planned(files), planned(files, "float16")
-    (avx2, _), (avx512, half), (amx, half_by_amx) = plans.values()
+    (arm64, _), (avx2, _), (avx512, half), (amx, half_by_amx) = plans.values()
     wider = widening_bytes(blueprint_of(files), EngineConfig(model="smollm2").max_num_batched_tokens)
     monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512)
     monkeypatch.setattr(footprint, "is_fused", lambda *_: False)
     layer_by_layer = planned(files)
-    assert avx2.step - layer_by_layer.step == wider
+    assert arm64.step - layer_by_layer.step == wider
+    assert avx2.step == avx512.step
     assert avx512.step < layer_by_layer.step, "one call of the kernels needs no tensors between operations"
     assert half.step - half_by_amx.step == wider, "float16 is PyTorch's to compute"
     assert (amx.step, amx.weights) == (avx512.step, avx512.weights)
