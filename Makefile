@@ -102,7 +102,7 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api arm64 lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api arm64 sanitized lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -112,6 +112,9 @@ fuzz-api: setup ## send requests that schemathesis generates from /openapi.json 
 
 arm64: setup ## test the C kernels for arm64 under qemu; needs Debian's gcc-aarch64-linux-gnu and qemu-user
 	@$(BIN)/python -m tests.arm64 -q
+
+sanitized: setup ## test the C kernels of this CPU with AddressSanitizer and UBSan; needs gcc with both
+	@$(BIN)/python -m tests.sanitized -q
 
 lm-eval: setup ## compare the accuracy that lm-eval measures on a real server with that of transformers, on two tasks
 	@$(BIN)/python -m tests.lm_eval
