@@ -102,7 +102,7 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api arm64 sanitized lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api arm64 emulated-x86 sanitized lm-eval quantization-tools images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -115,6 +115,9 @@ arm64: setup ## test the C kernels for arm64 under qemu; needs Debian's gcc-aarc
 
 sanitized: setup ## test the C kernels of this CPU with AddressSanitizer and UBSan; needs gcc with both
 	@$(BIN)/python -m tests.sanitized -q
+
+emulated-x86: setup ## test the C kernels for AVX-512 and AMX on a CPU without these, with their instructions in plain C
+	@$(BIN)/python -m tests.emulated_x86 -q
 
 lm-eval: setup ## compare the accuracy that lm-eval measures on a real server with that of transformers, on two tasks
 	@$(BIN)/python -m tests.lm_eval

@@ -2,10 +2,7 @@
 
    With C [16][16] float32, A [16][32] and B [16][16 pairs] bfloat16 the instruction TDPBF16PS computes
    C[m][n] += A[m][2k] * B[k][n].first + A[m][2k + 1] * B[k][n].second, for k from 0 to 15. So A is rows of a matrix as
-   it lies in memory, and B has the pairs of 16 vectors next to one another.
-
-   The instructions are written here, as GCC 12's intrinsics do not tell the compiler which memory they read. Linux lets a
-   process use them that has asked for it (features.py). */
+   it lies in memory, and B has the pairs of 16 vectors next to one another. */
 #pragma once
 #if !defined(__AMX_BF16__)
 #define TILES 0
@@ -13,34 +10,10 @@ static inline void open_tiles(void) {}
 static inline void close_tiles(void) {}
 #else
 #define TILES 1
-#include <stdint.h>
+#include "amx.h"
 
 #define TILE_SIDE 16  /* rows of A, columns of B */
 #define TILE_DEPTH 32 /* columns of A, rows of B */
-
-struct tile_shapes {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} __attribute__((aligned(64)));
-
-/* Gives this thread eight tiles of full size, which hold nothing yet. */
-static inline void open_tiles(void) {
-    struct tile_shapes shapes = {.palette = 1};
-    for (int i = 0; i < 8; i++) shapes.row_bytes[i] = 64, shapes.rows[i] = TILE_SIDE;
-    __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
-}
-
-/* A thread without tiles is cheaper to interrupt. */
-static inline void close_tiles(void) { __asm__ volatile("tilerelease"); }
-
-/* `stride`: bytes from row to row. */
-#define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
-#define TILE_LOAD(tile, from, stride) \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((long)(stride)) : "memory")
-#define TILE_STORE(tile, to, stride) \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((long)(stride)) : "memory")
-#define TILE_MULTIPLY(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 /* A square of sums: two tiles of rows by `columns` (1 or 2) tiles of columns, in the tiles 0 to 3. */
 static inline void zero_square(void) {
