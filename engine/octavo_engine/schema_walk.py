@@ -10,6 +10,11 @@ _VALUES = frozenset({"const", "enum", "default", "examples"})
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 """Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
 
+LISTING = frozenset(
+    {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
+)
+"""Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
+
 
 def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Yield each schema within a schema of draft 2020-12, itself included, in no particular order."""
@@ -23,6 +28,11 @@ def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
             for key, value in each.items():
                 if key not in _VALUES:
                     left += value.values() if key in _BY_NAME and isinstance(value, Mapping) else [value]
+
+
+def names_within(required: Any, names: Mapping[str, Any]) -> bool:
+    """Return whether `required` is a list of names that are all in `names`."""
+    return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
 
 
 def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:

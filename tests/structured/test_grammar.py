@@ -319,10 +319,40 @@ def test_what_looks_like_a_format_is_left_alone() -> None:
 )  # fmt: skip
 def test_no_other_spelling_of_a_name_escapes_its_schema(schema: dict[str, Any], text: str, taken: bool) -> None:
     tokens = LLTokenizer("byte")
-    tag = {"type": "json_schema", "json_schema": {"type": "object", **schema}}
+    of_any_names = {"type": "object", "additionalProperties": True, **schema}
+    tag = {"type": "json_schema", "json_schema": of_any_names}
     written = tokens.tokenize_str(text)
-    for grammar in (json_schema_grammar({"type": "object", **schema}), structural_tag_grammar(tag)):
+    for grammar in (json_schema_grammar(of_any_names), structural_tag_grammar(tag)):
         assert (LLMatcher(tokens, grammar).validate_tokens(written) == len(written)) == taken
+
+
+_ONE = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "closed"),
+    [
+        ({"type": "object", "title": "One", **_ONE}, True),
+        ({**_ONE, "additionalProperties": {"type": "integer"}}, False),
+        ({**_ONE, "additionalProperties": True}, False),
+        ({**_ONE, "patternProperties": {"^b": {}}}, False),
+        ({**_ONE, "required": ["a", "b"]}, False),
+        ({**_ONE, "minProperties": 2}, False),
+        ({"$ref": "#/$defs/One", "$defs": {"One": _ONE}}, True),
+        ({"anyOf": [_ONE, {"type": "null"}], "title": "One"}, True),
+        ({"anyOf": [_ONE, {"properties": {"b": {}}}], "properties": {"b": {}}}, False),
+        ({"allOf": [_ONE, {"properties": {"b": {}}}]}, False),
+        ({"$ref": "#/$defs/One", "$defs": {"One": _ONE}, "properties": {"b": {}}}, False),
+        ({"type": "object"}, False),
+    ],
+)
+def test_an_object_that_only_lists_its_properties_has_no_others(schema: dict[str, Any], closed: bool) -> None:
+    """Small models made up one property after another until max_tokens."""
+    tokens = LLTokenizer("byte")
+    within = {"type": "array", "items": schema, "$defs": schema.get("$defs", {})}
+    assert takes(tokens, schema, {"a": 1}) == ("b" not in schema.get("required", []) and "minProperties" not in schema)
+    assert takes(tokens, schema, {"a": 1, "b": 2}) != closed
+    assert takes(tokens, within, [{"a": 1, "b": 2}]) != closed
 
 
 _SIZES = {"additionalProperties": {"type": "integer"}}

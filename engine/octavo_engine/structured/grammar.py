@@ -18,6 +18,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.schema_walk import changed_schema
+from octavo_engine.structured.schema_closed import closed_schema
 from octavo_engine.structured.schema_controls import names_control_characters
 from octavo_engine.structured.schema_formats import with_exact_format
 from octavo_engine.structured.schema_names import without_property_names
@@ -59,10 +60,16 @@ class GrammarError(NotAdmissibleError):
 def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) -> str:
     """Return the grammar of JSON that is valid under a schema, which is given as an object or as its JSON text.
 
-    Schemas are those of https://json-schema.org, draft 2020-12. With `compact`, JSON has no white space between tokens.
+    Schemas are those of https://json-schema.org, draft 2020-12, but an object that only lists its properties has no
+    others. With `compact`, JSON has no white space between tokens.
     Raises GrammarError if the schema is not valid, uses something that is not supported, or is too large.
     """
-    return exact_schema_grammar(exact_schema(schema), compact=compact)
+    exact = exact_schema(schema)
+    try:
+        closed = closed_schema(exact.value)
+    except RecursionError as error:
+        raise GrammarError(str(error)) from None
+    return exact_schema_grammar(ExactSchema(closed, json.dumps(closed)), compact=compact)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from octavo_engine.output_parsing.formats.call_schema import LISTING, names_within, part_of_schema, refers
+from octavo_engine.output_parsing.formats.call_schema import part_of_schema, refers
 from octavo_engine.output_parsing.formats.forms import (
     LINE_BREAK,
     Form,
@@ -22,6 +22,7 @@ from octavo_engine.output_parsing.formats.forms import (
     words,
 )
 from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.schema_walk import LISTING, names_within
 
 _OF_TEXT = {"type", "title", "description", "default", "examples", "minLength", "maxLength"}
 """Keywords of a string's schema that a plain text can follow; others, such as `pattern`, need JSON."""

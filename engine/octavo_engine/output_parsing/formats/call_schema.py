@@ -7,12 +7,7 @@ from typing import Any
 
 from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.schema_walk import changed_schema
-
-LISTING = frozenset(
-    {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
-)
-"""Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
+from octavo_engine.schema_walk import LISTING, changed_schema, names_within
 
 
 def call_list_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
@@ -75,11 +70,6 @@ def refers(schema: Any) -> bool:
     if isinstance(schema, Mapping):
         return "$ref" in schema or any(map(refers, schema.values()))
     return isinstance(schema, list) and any(map(refers, schema))
-
-
-def names_within(required: Any, names: Mapping[str, Any]) -> bool:
-    """Return whether `required` is a list of names that are all in `names`."""
-    return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
 
 
 def _moved(schema: Mapping[str, Any], pointer: str) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""Closes objects of JSON schemas that only list their properties, as vLLM does by default.
+
+In JSON Schema such an object may have any other property too. Small models make some up, and may not come to an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_engine.schema_walk import LISTING, changed_schema, names_within, subschemas
+
+_JOINS = frozenset({"allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
+_REFERS = frozenset({"$ref", "$dynamicRef", "anyOf", "oneOf"})
+_OF_OBJECTS = frozenset(
+    {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"}
+)
+
+
+def closed_schema(schema: Any) -> Any:
+    """Return the same schema, in which an object that only lists properties has no others.
+
+    A schema that is returned as it is has objects for which several schemas hold at once: each lists only a part.
+    """
+    return schema if any(map(_joins, subschemas(schema))) else changed_schema(schema, _closed)
+
+
+def _joins(schema: Mapping[str, Any]) -> bool:
+    """Return True if other schemas may hold for the objects of this one."""
+    refers = schema.keys() & _REFERS
+    return bool(schema.keys() & _JOINS) or len(refers) > 1 or bool(refers and schema.keys() & _OF_OBJECTS)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    names = schema.get("properties")
+    if not isinstance(names, Mapping) or not names or not schema.keys() <= LISTING:
+        return schema
+    return {**schema, "additionalProperties": False} if names_within(schema.get("required", ()), names) else schema
