@@ -313,6 +313,7 @@ _OF_KIND: dict[str, tuple[dict[str, str], dict[str, object]]] = {
         {"BITS": 4, "GROUP": 32, "SUPER": 8, "OFFSET": 16.0},
     ),
     "signed": ({"scale": "*fp32"}, {"BITS": 8, "GROUP": 0, "SIGNED": True, "OFFSET": 384.0}),
+    "e4m3": ({"codes": "*fp8e4nv", "scale": "*fp32"}, {"BITS": 8, "GROUP": 128, "OFFSET": 256.0}),
 }
 _WEIGHT = ("scale", "zero", "minimum", "super_scale", "super_minimum", "column_groups")
 
@@ -395,6 +396,8 @@ BUILDS = [
     _build("supers", 64, 168, 73, 506, products="HGMMA"),
     _build("signed", 16, 128, 52, 406, products="HMMA"),
     _build("signed", 64, 128, 80, 465, products="HGMMA"),
+    _build("e4m3", 16, 255, 99, 999, products="HMMA"),
+    _build("e4m3", 64, 255, 99, 999, products="HGMMA"),
     Build(
         "coded_linear_sum",
         sum_kernel,
@@ -414,6 +417,6 @@ BUILDS = [
             max_shared=16 * 1024,
             sass=("STG.E.128",),
         )
-        for kind, registers in (("zeros", 48), ("order", 168))
+        for kind, registers in (("zeros", 48), ("order", 168), ("e4m3", 64))
     ),
 ]

@@ -5,16 +5,22 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.kernels.activation import act_mul_fp8
+from octavo_engine.kernels.coded_linear import coded_linear, most_tokens
+from octavo_engine.kernels.coded_numbers import dequantize
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.fp8 import parts, quantize, quantize_kernel
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
+from octavo_engine.kernels.kv_write import write_kv
 from octavo_engine.kernels.norm import rms_norm_fp8
 from octavo_engine.model.quantization.e4m3 import fp8_linear
+from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
-from tests.kernels.poison import poisoned
+from tests.kernels.poison import half_precision, poisoned
 from tests.kernels.rounding import to_fp8
 
 FP8 = torch.float8_e4m3fn
@@ -124,7 +130,50 @@ def _linear(by_block: bool, device: torch.device) -> None:
         assert torch.equal(already, found)
 
 
+def _every_number(device: torch.device) -> None:
+    """A weight of every e4m3 number, NaN included, gives these numbers in each type."""
+    codes = torch.arange(256, dtype=torch.uint8, device=device).view(FP8).view(2, 128)
+    part = CodedPart(codes=codes, scale=torch.ones(2, 1, device=device), bits=8, columns=128, group=None)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        found = dequantize(CodedWeight([part]), dtype)
+        torch.testing.assert_close(found, codes.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+def _every_rounding(device: torch.device) -> None:
+    """Numbers between two of e4m3 become the nearest one, at ties the even one, beyond the largest the largest."""
+    exact = torch.arange(127, dtype=torch.uint8, device=device).view(FP8).float()
+    ties = (exact[:-1] + exact[1:]) / 2
+    x = torch.cat((exact, ties, ties * (1 + 2**-20), ties * (1 - 2**-20), torch.tensor([449.0, 3e38, torch.inf])))
+    x = torch.cat((x, -x, torch.tensor([torch.nan]))).to(device)
+    x = F.pad(x, (0, -len(x) % 64)).view(-1, 1, 64)
+    cache = torch.zeros(1, len(x), 1, 64, device=device).to(FP8)
+    write_kv(x, None, cache, None, torch.arange(len(x), device=device))
+    found, expected = cache.view(x.shape), x.clamp(-448, 448).to(FP8)
+    assert torch.equal(found.float().isnan(), expected.float().isnan())
+    assert torch.equal(found.view(torch.uint8)[~x.isnan()], expected.view(torch.uint8)[~x.isnan()])
+
+
+def _weight_alone(tokens: int, rows: int, columns: int, group: int | None, device: torch.device) -> None:
+    """The product of activations in 16 bits with a weight in e4m3, against float64; for many tokens its numbers."""
+    codes = torch.randn(rows, columns, device=device).to(FP8)
+    scale = torch.rand(rows, 1 if group is None else -(-columns // group), device=device) + 0.1
+    weight = CodedWeight([CodedPart(codes=codes, scale=scale, bits=8, columns=columns, group=group)])
+    numbers = codes.float() * scale.repeat_interleave(group or columns, 1)[:, :columns]
+    torch.testing.assert_close(dequantize(weight, torch.float32), numbers, rtol=1e-6, atol=0)
+    dtype = half_precision(device)
+    x, bias = (torch.randn(*shape, device=device).to(dtype) for shape in ((tokens, columns), (rows,)))
+    assert tokens <= most_tokens(weight, dtype)
+    expected = x.double() @ numbers.to(dtype).double().T + bias.double()
+    found = coded_linear(x, weight, bias, None).double()
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=float(expected.abs().max()) * 2**-8)
+
+
+_WEIGHT_ALONE = ((1, 200, 2048, None), (16, 64, 384, 128), (33, 100, 256, 64))
 CHECKS = [
+    Check("every_number_by_bits", by_bits(_every_number)),  # of e4m3 itself the interpreter knows no NaN
+    Check("every_rounding_by_bits", by_bits(_every_rounding)),
+    *(Check(f"weight_alone_{case[0]}", partial(_weight_alone, *case)) for case in _WEIGHT_ALONE),
+    *(Check(f"weight_alone_{case[0]}_by_bits", by_bits(partial(_weight_alone, *case))) for case in _WEIGHT_ALONE),
     Check("quantize_tokens", partial(_tokens, 5, 96, torch.bfloat16)),
     Check("quantize_one_long_token", partial(_tokens, 1, 4608, torch.float16)),
     Check("quantize_tokens_wide", partial(_tokens, 300, 28672, torch.bfloat16), large=True),

@@ -19,6 +19,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -48,6 +49,16 @@ class Resources:
 
 def compiled(build: Build) -> Resources:
     """Compiles `build` for Hopper; not to be called where Triton interprets."""
+    result = compiled_for(build, HOPPER)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(result.asm["cubin"])
+        sass = _listing(result.asm["cubin"], file.name)
+    registers, spilled = registers_of(result.asm["cubin"])
+    return Resources(registers, spilled, int(result.metadata.shared), sass, inner_loop(sass))
+
+
+def compiled_for(build: Build, target: GPUTarget) -> Any:
+    """Compiles `build` for a GPU of any kind; returns what Triton compiled."""
     types = {name: build.signature.get(name, "constexpr") for name in build.kernel.arg_names}
     missing = [name for name, kind in types.items() if kind == "constexpr" and name not in build.constants]
     if missing:
@@ -63,16 +74,19 @@ def compiled(build: Build) -> Resources:
     attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
     types = {name: kind.removesuffix(":16") for name, kind in types.items()}
     source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants), attrs=attributes)
-    result = triton.compile(source, target=HOPPER, options={"num_warps": build.warps, "num_stages": build.stages})
+    return triton.compile(source, target=target, options={"num_warps": build.warps, "num_stages": build.stages})
+
+
+def registers_of(cubin: bytes) -> tuple[int, int]:
+    """A thread's registers, and the bytes of what found none."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(result.asm["cubin"])
+        Path(file.name).write_bytes(cubin)
         usage = _run("cuobjdump", "--dump-resource-usage", file.name)
-        sass = _listing(result.asm["cubin"], file.name)
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing of registers: {usage}")
     registers, stack, _, local = map(int, found.groups())
-    return Resources(registers, stack + local, int(result.metadata.shared), sass, inner_loop(sass))
+    return registers, stack + local
 
 
 def _listing(cubin: bytes, file: str) -> str:

@@ -14,6 +14,7 @@ from octavo_engine.kernels import moe
 from octavo_engine.kernels.coded_numbers import dequantize
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.experts import ExpertCodes, Experts
+from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY
 from octavo_engine.kernels.lora import LoraWeights
 from octavo_engine.kernels.moe import (
     SOME_ROWS,
@@ -27,6 +28,7 @@ from octavo_engine.kernels.moe import (
 )
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts, torch_mixture_of_experts
 from octavo_engine.kernels.moe_lora import mixture_with_adapters
+from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 from tests.kernels.random_codes import random_part
@@ -215,7 +217,7 @@ def _with_less_shared_memory(device: torch.device) -> None:
     """Prompts have the tiles of fewer rows where large ones do not fit: of 72 KiB at most (the builds `mixed`)."""
     case = Case(150, 64, 32, 2, 1)
     assert tiles_for(case.tokens * case.top_k, case.experts) != tiles_for(SOME_ROWS * case.experts, case.experts)
-    with patch.object(moe, "_has_large_tiles", lambda _: False):
+    with patch.object(moe, "shared_memory", lambda _: AMPERE_SHARED_MEMORY - 1):
         x, experts, chosen, weights = _routed(device, torch.float32, case)
         assert RoutedRows(x, experts, chosen, weights).groups.tile_rows == SOME_ROWS
         _compare(mixture_of_experts, device, torch.float32, case)
@@ -294,6 +296,7 @@ CHECKS = [
     Check("int4_supers", partial(_coded, "supers", 4, 32, Case(1, 256, 256, 3, 2))),
     Check("e4m3_rows", partial(_coded, "e4m3", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
     Check("e4m3_blocks", partial(_coded, "e4m3", 8, 128, Case(3, 192, 128, 3, 2))),
+    Check("e4m3_blocks_by_bits", by_bits(partial(_coded, "e4m3", 8, 128, Case(3, 192, 128, 3, 2)))),
     Check("e4m3_small_blocks", partial(_coded, "e4m3", 8, 24, Case(3, 96, 80, 3, 2))),
     Check("int4_qwen3_30b_decode", partial(_coded, "zeros", 4, 128, _QWEN3_30B_DECODE), large=True),
     Check("e4m3_qwen3_30b_decode", partial(_coded, "e4m3", 8, 128, _QWEN3_30B_DECODE), large=True),
@@ -343,6 +346,7 @@ def _builds(
     down: tuple[int, int],
     sass: tuple[str, ...],
     *,
+    shared_memory: int,
     activate: bool = True,
     form: _Form | None = None,
     **loops: int,
@@ -351,7 +355,8 @@ def _builds(
 
     `loops`: of each at most how many instructions in a turn, unless the loop is unrolled whole.
     """
-    cut = tiles_for(case.tokens * case.top_k, case.experts, coded=form is not None and form.constants["BITS"] > 0)
+    coded = form is not None and form.constants["BITS"] > 0
+    cut = tiles_for(case.tokens * case.top_k, case.experts, coded=coded, shared_memory=shared_memory)
     sizes = {"HIDDEN": case.hidden, "INTERMEDIATE": case.intermediate, "TILE_ROWS": cut.rows, **_SIZES}
     bias = {"bias": "*bf16"} if case.gpt_oss else {}
     form = form or _Form("*bf16", {}, {"BITS": 0})
@@ -389,112 +394,120 @@ def _builds(
 
 _SMALL, _LARGE = ("HMMA", "LDGSTS.E.BYPASS.128"), ("HGMMA", "LDGSTS.E.BYPASS.128")
 _QWEN3_DECODE = replace(_QWEN3_30B, tokens=64), (72, 56 * 1024), (64, 32 * 1024), _SMALL
-BUILDS = [
-    *_builds("decode", *_QWEN3_DECODE, gate_up_loop=104),
-    _builds("for_adapters_decode", *_QWEN3_DECODE, activate=False, gate_up_loop=104)[0],
-    *_builds(
-        "mixed",
-        replace(_QWEN3_30B, tokens=1024),
-        (136, 72 * 1024),
-        (136, 72 * 1024),
-        _LARGE,
-        gate_up_loop=152,
-        down_loop=136,
-    ),
-    *_builds(
-        "prefill",
-        replace(_QWEN3_30B, tokens=8192),
-        (184, 144 * 1024),
-        (232, 144 * 1024),
-        _LARGE,
-        gate_up_loop=154,
-        down_loop=152,
-    ),
-    *_builds(
-        "gpt_oss_decode",
-        replace(_GPT_OSS_20B, tokens=64),
-        (72, 56 * 1024),
-        (64, 32 * 1024),
-        _SMALL,
-        gate_up_loop=104,
-        down_loop=80,
-    ),
-    *_builds(
-        "gpt_oss_prefill",
-        replace(_GPT_OSS_20B, tokens=8192),
-        (255, 144 * 1024),
-        (255, 144 * 1024),
-        _LARGE,
-        gate_up_loop=156,
-        down_loop=160,
-    ),
-    *_builds(
-        "mxfp4_decode",
-        replace(_GPT_OSS_20B, tokens=64),
-        (96, 24 * 1024),
-        (80, 16 * 1024),
-        ("HMMA",),
-        form=_MXFP4,
-        gate_up_loop=900,
-        down_loop=470,
-    ),
-    *_builds(
-        "mxfp4_prefill",
-        replace(_GPT_OSS_20B, tokens=8192),
-        (255, 100 * 1024),
-        (255, 100 * 1024),
-        ("HGMMA",),
-        form=_MXFP4,
-        gate_up_loop=770,
-        down_loop=760,
-    ),
-    *_builds(
-        "e4m3_decode",
-        replace(_QWEN3_30B, tokens=64),
-        (72, 24 * 1024),
-        (72, 24 * 1024),
-        ("HMMA",),
-        form=_E4M3,
-        gate_up_loop=225,
-        down_loop=220,
-    ),
-    *_builds(
-        "e4m3_prefill",
-        replace(_QWEN3_30B, tokens=8192),
-        (255, 116 * 1024),
-        (144, 84 * 1024),
-        ("HGMMA",),
-        form=_E4M3,
-        gate_up_loop=365,
-        down_loop=225,
-    ),
-    *_builds(
-        "int4_decode",
-        replace(_QWEN3_30B, tokens=64),
-        (104, 16 * 1024),
-        (104, 16 * 1024),
-        ("HMMA",),
-        form=_INT4,
-        gate_up_loop=275,
-        down_loop=280,
-    ),
-    *_builds(
-        "int4_prefill",
-        replace(_QWEN3_30B, tokens=8192),
-        (255, 100 * 1024),
-        (208, 76 * 1024),
-        ("HGMMA",),
-        form=_INT4,
-        gate_up_loop=480,
-        down_loop=285,
-    ),
-    Build(
-        "moe_sum",
-        moe_sum_kernel,
-        {"output": "*bf16", "routed": "*bf16", "experts": "*i64"},
-        {"NUM_EXPERTS": 128, "TOP_K": 8, "HIDDEN": 2048, "BLOCK": 1024},
-        max_registers=48,
-        max_shared=0,
-        sass=("LDG.E.128",),
-    ),
-]
+
+
+def builds_for(shared_memory: int) -> list[Build]:
+    """The kernels as they are launched where one program may have so much shared memory; limits are Hopper's."""
+    builds = partial(_builds, shared_memory=shared_memory)
+    return [
+        *builds("decode", *_QWEN3_DECODE, gate_up_loop=104),
+        builds("for_adapters_decode", *_QWEN3_DECODE, activate=False, gate_up_loop=104)[0],
+        *builds(
+            "mixed",
+            replace(_QWEN3_30B, tokens=1024),
+            (136, 72 * 1024),
+            (136, 72 * 1024),
+            _LARGE,
+            gate_up_loop=152,
+            down_loop=136,
+        ),
+        *builds(
+            "prefill",
+            replace(_QWEN3_30B, tokens=8192),
+            (184, 144 * 1024),
+            (232, 144 * 1024),
+            _LARGE,
+            gate_up_loop=154,
+            down_loop=152,
+        ),
+        *builds(
+            "gpt_oss_decode",
+            replace(_GPT_OSS_20B, tokens=64),
+            (72, 56 * 1024),
+            (64, 32 * 1024),
+            _SMALL,
+            gate_up_loop=104,
+            down_loop=80,
+        ),
+        *builds(
+            "gpt_oss_prefill",
+            replace(_GPT_OSS_20B, tokens=8192),
+            (255, 144 * 1024),
+            (255, 144 * 1024),
+            _LARGE,
+            gate_up_loop=156,
+            down_loop=160,
+        ),
+        *builds(
+            "mxfp4_decode",
+            replace(_GPT_OSS_20B, tokens=64),
+            (96, 24 * 1024),
+            (80, 16 * 1024),
+            ("HMMA",),
+            form=_MXFP4,
+            gate_up_loop=900,
+            down_loop=470,
+        ),
+        *builds(
+            "mxfp4_prefill",
+            replace(_GPT_OSS_20B, tokens=8192),
+            (255, 100 * 1024),
+            (255, 100 * 1024),
+            ("HGMMA",),
+            form=_MXFP4,
+            gate_up_loop=770,
+            down_loop=760,
+        ),
+        *builds(
+            "e4m3_decode",
+            replace(_QWEN3_30B, tokens=64),
+            (72, 24 * 1024),
+            (72, 24 * 1024),
+            ("HMMA",),
+            form=_E4M3,
+            gate_up_loop=225,
+            down_loop=220,
+        ),
+        *builds(
+            "e4m3_prefill",
+            replace(_QWEN3_30B, tokens=8192),
+            (255, 116 * 1024),
+            (144, 84 * 1024),
+            ("HGMMA",),
+            form=_E4M3,
+            gate_up_loop=365,
+            down_loop=225,
+        ),
+        *builds(
+            "int4_decode",
+            replace(_QWEN3_30B, tokens=64),
+            (104, 16 * 1024),
+            (104, 16 * 1024),
+            ("HMMA",),
+            form=_INT4,
+            gate_up_loop=275,
+            down_loop=280,
+        ),
+        *builds(
+            "int4_prefill",
+            replace(_QWEN3_30B, tokens=8192),
+            (255, 100 * 1024),
+            (208, 76 * 1024),
+            ("HGMMA",),
+            form=_INT4,
+            gate_up_loop=480,
+            down_loop=285,
+        ),
+        Build(
+            "moe_sum",
+            moe_sum_kernel,
+            {"output": "*bf16", "routed": "*bf16", "experts": "*i64"},
+            {"NUM_EXPERTS": 128, "TOP_K": 8, "HIDDEN": 2048, "BLOCK": 1024},
+            max_registers=48,
+            max_shared=0,
+            sass=("LDG.E.128",),
+        ),
+    ]
+
+
+BUILDS = builds_for(HOPPER_SHARED_MEMORY)

@@ -15,6 +15,7 @@ from octavo_engine.attention.torch_reference import to_cache
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels.attention_reduce import attention_reduce_kernel
 from octavo_engine.kernels.attention_segments import ContextSplit, PagedSequences, list_segments_kernel, max_segments
+from octavo_engine.kernels.gpu_limits import HOPPER_SHARED_MEMORY
 from octavo_engine.kernels.paged_attention import (
     paged_attention,
     scratch_floats,
@@ -22,6 +23,7 @@ from octavo_engine.kernels.paged_attention import (
     tile_shape,
 )
 from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
+from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 
 FP8 = torch.float8_e4m3fn
@@ -467,6 +469,10 @@ CHECKS = [
         Check(f"contexts_of_8k-{'-'.join(map(str, shape))}", partial(check_case, _contexts_of_8k(*shape)))
         for shape in ((4, 64, 16, None), (1, 80, 128, 4096), (2, 64, 64, 100))
     ),
+    *(
+        Check(f"fp8_by_bits_{lens}", by_bits(partial(check_case, Case(LENS[lens], cache_dtype=FP8, window=window))))
+        for lens, window in (("decodes", None), ("mixed", 40))
+    ),
     Check("a_long_context_among_many", _a_long_context_among_many),
     Check("programs_share_a_list", _programs_share_a_list),
     Check("a_short_chunk_after_a_long_prefix", _a_short_chunk_after_a_long_prefix),
@@ -515,11 +521,12 @@ def _build(
     registers: int,
     shared: int,
     loop: int,
+    shared_memory: int,
     sass: tuple[str, ...] = (_VECTORS,),
     cut: bool = True,
 ) -> Build:
     """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads."""
-    tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
+    tile = tile_shape(case.group, case.head_dim, queries, case.dtype, shared_memory)
     absent = () if queries <= tile.rows // case.group else ("listed",)
     absent += () if cut else ("partial_sums", "partial_maxima", "partial_totals")
     absent += () if case.sinks else ("sinks",)
@@ -527,6 +534,8 @@ def _build(
     types = {n: _TYPES[n] for n in paged_attention_kernel.arg_names if n in _TYPES and n not in absent}
     if case.cache_dtype == FP8:
         types |= {"key_cache": "*fp8e4nv:16", "value_cache": "*fp8e4nv:16"}
+    if case.dtype == torch.float32:
+        types = {name: kind.replace("bf16", "fp32") for name, kind in types.items()}
     constants = dict.fromkeys(absent) | {
         "KV_HEADS": 8,
         "GROUP": case.group,
@@ -545,9 +554,8 @@ def _build(
     return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)
 
 
-_decode = partial(_build, queries=1)
-_prefill = partial(_build, queries=4096, sass=("HGMMA", _VECTORS), cut=False)
 _GEMMA2 = Case((), group=2, head_dim=256, window=4096, softcap=50.0)
+_FLOAT32 = Case((), head_dim=256, dtype=torch.float32)
 _GPT_OSS = Case((), group=8, head_dim=64, window=128, sinks=True)
 _REDUCE = {
     "NUM_HEADS": 32,
@@ -568,38 +576,51 @@ _reduce = partial(
     max_shared=4096,
     max_loop={"all": 16},  # the search for a token's sequence
 )
-BUILDS = [
-    # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB; of some only 2.
-    _decode("decode", Case((), head_dim=128), registers=144, shared=71, loop=384),
-    _decode("decode_64", Case((), head_dim=64), registers=80, shared=37, loop=256),
-    _decode("decode_80", Case((), head_dim=80), registers=168, shared=75, loop=404),
-    _decode("decode_256", Case((), head_dim=256), registers=168, shared=75, loop=384),
-    _decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=184, shared=40, loop=616),
-    _decode("decode_gemma2", _GEMMA2, registers=208, shared=75, loop=448),
-    _decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=152, shared=71, loop=448),
-    _decode("decode_gpt_oss", _GPT_OSS, registers=80, shared=37, loop=288),
-    # Prefill: 256 threads; 65,536 registers are 255 for each.
-    _prefill("prefill", Case((), head_dim=128), registers=184, shared=130, loop=520),
-    _prefill("prefill_64", Case((), head_dim=64), registers=128, shared=66, loop=432),
-    _prefill("prefill_256", Case((), head_dim=256), registers=240, shared=164, loop=504),
-    _prefill("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=200, shared=98, loop=504),
-    _prefill("prefill_gemma2", _GEMMA2, registers=255, shared=164, loop=756),
-    _prefill("prefill_gpt_oss", _GPT_OSS, registers=168, shared=66, loop=500),
-    # Chunks of so few tokens that each is one tile, which programs share as they do decodes.
-    _prefill("prefill_listed", Case((), head_dim=128), queries=32, registers=200, shared=130, loop=520, cut=True),
-    # A short chunk on a long prefix.
-    _prefill("prefill_cut", Case((), head_dim=128), registers=200, shared=130, loop=520, cut=True),
-    _prefill("prefill_cut_256", Case((), head_dim=256), registers=240, shared=164, loop=504, cut=True),
-    _reduce("attention_reduce", constants=_REDUCE | {"HEADS": 1, "MAX_SEGMENTS": 32}, sass=_WIDE),
-    _reduce("attention_reduce_of_many", constants=_REDUCE | {"HEADS": 4, "MAX_SEGMENTS": 8}, sass=_WIDE),
-    _reduce("attention_reduce_one_kv_head", constants=_REDUCE | {"HEADS": 1, "COLUMNS": 32, "MAX_SEGMENTS": 128}),
-    Build(
-        "list_segments",
-        list_segments_kernel,
-        {n: _TYPES[n] for n in list_segments_kernel.arg_names if n in _TYPES},
-        {"AT_A_TIME": 384, "WINDOW": 0, "TILE_QUERIES": 4, "TILE_TOKENS": 64, "MAX_SEGMENTS": 16, "LANES": 512},
-        max_registers=64,
-        max_shared=4096,
-        max_loop={"all": 480},  # two divisions find how many segments fill whole turns
-    ),
-]
+
+
+def builds_for(shared_memory: int) -> list[Build]:
+    """The kernels as they are launched where one program may have so much shared memory; limits are Hopper's."""
+    decode = partial(_build, queries=1, shared_memory=shared_memory)
+    prefill = partial(_build, queries=4096, shared_memory=shared_memory, sass=("HGMMA", _VECTORS), cut=False)
+    return [
+        # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB; of some only 2.
+        decode("decode", Case((), head_dim=128), registers=144, shared=71, loop=384),
+        decode("decode_64", Case((), head_dim=64), registers=80, shared=37, loop=256),
+        decode("decode_80", Case((), head_dim=80), registers=168, shared=75, loop=404),
+        decode("decode_256", Case((), head_dim=256), registers=168, shared=75, loop=384),
+        decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=184, shared=40, loop=616),
+        decode("decode_gemma2", _GEMMA2, registers=208, shared=75, loop=448),
+        decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=152, shared=71, loop=448),
+        decode("decode_gpt_oss", _GPT_OSS, registers=80, shared=37, loop=288),
+        decode("decode_fp8_256", Case((), head_dim=256, cache_dtype=FP8), registers=255, shared=75, loop=999),
+        # Prefill: 256 threads; 65,536 registers are 255 for each.
+        prefill("prefill", Case((), head_dim=128), registers=184, shared=130, loop=520),
+        prefill("prefill_64", Case((), head_dim=64), registers=128, shared=66, loop=432),
+        prefill("prefill_256", Case((), head_dim=256), registers=240, shared=164, loop=504),
+        prefill("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=200, shared=98, loop=504),
+        prefill("prefill_gemma2", _GEMMA2, registers=255, shared=164, loop=756),
+        prefill("prefill_fp8_256", Case((), head_dim=256, cache_dtype=FP8), registers=255, shared=164, loop=999),
+        prefill("prefill_512", Case((), head_dim=512), registers=255, shared=164, loop=999, sass=()),
+        prefill("prefill_float32", _FLOAT32, registers=255, shared=164, loop=9999, sass=()),
+        prefill("prefill_gpt_oss", _GPT_OSS, registers=168, shared=66, loop=500),
+        # Chunks of so few tokens that each is one tile, which programs share as they do decodes.
+        prefill("prefill_listed", Case((), head_dim=128), queries=32, registers=200, shared=130, loop=520, cut=True),
+        # A short chunk on a long prefix.
+        prefill("prefill_cut", Case((), head_dim=128), registers=200, shared=130, loop=520, cut=True),
+        prefill("prefill_cut_256", Case((), head_dim=256), registers=240, shared=164, loop=504, cut=True),
+        _reduce("attention_reduce", constants=_REDUCE | {"HEADS": 1, "MAX_SEGMENTS": 32}, sass=_WIDE),
+        _reduce("attention_reduce_of_many", constants=_REDUCE | {"HEADS": 4, "MAX_SEGMENTS": 8}, sass=_WIDE),
+        _reduce("attention_reduce_one_kv_head", constants=_REDUCE | {"HEADS": 1, "COLUMNS": 32, "MAX_SEGMENTS": 128}),
+        Build(
+            "list_segments",
+            list_segments_kernel,
+            {n: _TYPES[n] for n in list_segments_kernel.arg_names if n in _TYPES},
+            {"AT_A_TIME": 384, "WINDOW": 0, "TILE_QUERIES": 4, "TILE_TOKENS": 64, "MAX_SEGMENTS": 16, "LANES": 512},
+            max_registers=64,
+            max_shared=4096,
+            max_loop={"all": 480},  # two divisions find how many segments fill whole turns
+        ),
+    ]
+
+
+BUILDS = builds_for(HOPPER_SHARED_MEMORY)

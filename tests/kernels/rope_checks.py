@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.kv_write import write_heads, write_heads_kernel, write_kv, write_kv_kernel
 from octavo_engine.kernels.rope import rope, rope_kernel, tile_shape
+from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 from tests.kernels.rounding import FP8, assert_rounded_alike, to_fp8
 
@@ -167,6 +168,7 @@ CHECKS += [
 ]
 CHECKS += [Check(f"as_they_are_{shape.name}", partial(_written_as_they_are, shape)) for shape in _SHAPES[3:10]]
 CHECKS.append(Check("fp8_keeps_nan", _fp8_keeps_nan))
+CHECKS.append(Check("fp8_keeps_nan_by_bits", by_bits(_fp8_keeps_nan)))
 CHECKS += [
     Check(f"keys_alone_{dtype}".replace("torch.", ""), partial(_keys_alone, dtype))
     for dtype in (torch.bfloat16, torch.float32)

@@ -1,5 +1,7 @@
 """Matrix multiplication with weights of 4 and 8 bits that share scales by groups (`CodedWeight`), for GPUs.
 
+These are codes, or e4m3 where it is not multiplied in 8 bits: on GPUs without that, and with activations of 16 bits.
+
 Up to 64 tokens a program reads words of 32 bits, makes numbers in the type of the activations of their codes, in
 registers, and multiplies these in the tensor cores; its columns are split among programs, whose sums a second kernel
 adds up in their order. For more tokens it is quicker to write the numbers of the whole weight once and to multiply by
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.coded_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.fp8 import e4m3_tile
 from octavo_engine.kernels.interleaved_linear import multiply_interleaved
 from octavo_engine.kernels.split_columns import Tiles, multiply_split, store_product
 
@@ -76,7 +79,7 @@ def scales_of(
 def coded_linear_kernel(
     output,  # [M, N] rows output_stride apart; SPLIT: float32 [programs(2), M, N]
     x,  # [M, K], rows x_stride apart, of 16 bits
-    codes,  # [N, words] int32
+    codes,  # [N, words] int32; or [N, K] of e4m3 or its bits, which have scales alone
     scale,  # [N, groups], as the next two
     zero,
     minimum,
@@ -114,18 +117,21 @@ def coded_linear_kernel(
     for first in range(start, min(start + columns, K), BLOCK_K):
         places = first + tl.arange(0, BLOCK_K)[None, :]
         left = tl.load(x + m.to(tl.int64) * x_stride + places, mask=(m < M) & (places < K), other=0.0)
-        places = first * BITS // 32 + tl.arange(0, WORDS)[None, :]
-        word = tl.load(codes + rows * words + places, mask=(rows < N) & (places < words), other=0)
-        if SIGNED:
-            word = word ^ BYTES_SIGNS
-        factor = scales_of(scale, super_scale, rows, first, N, groups, GROUP, SUPER, COUNT)
-        zeros = tl.zeros([BLOCK_N, 1], dtype=tl.float32)
-        if zero is not None:
-            zeros = group_values(zero, rows, first, N, groups, GROUP, COUNT).to(tl.float32)
-        summand = -(zeros + OFFSET) * factor
-        if minimum is not None:
-            summand += scales_of(minimum, super_minimum, rows, first, N, groups, GROUP, SUPER, COUNT)
-        right = numbers_of(word, of_words(factor, WORDS), of_words(summand, WORDS), BITS, dtype)
+        if codes.dtype.element_ty.primitive_bitwidth == 8:
+            right = e4m3_tile(codes, scale, rows, rows < N, first, K, groups, GROUP, BLOCK_K, dtype)
+        else:
+            places = first * BITS // 32 + tl.arange(0, WORDS)[None, :]
+            word = tl.load(codes + rows * words + places, mask=(rows < N) & (places < words), other=0)
+            if SIGNED:
+                word = word ^ BYTES_SIGNS
+            factor = scales_of(scale, super_scale, rows, first, N, groups, GROUP, SUPER, COUNT)
+            zeros = tl.zeros([BLOCK_N, 1], dtype=tl.float32)
+            if zero is not None:
+                zeros = group_values(zero, rows, first, N, groups, GROUP, COUNT).to(tl.float32)
+            summand = -(zeros + OFFSET) * factor
+            if minimum is not None:
+                summand += scales_of(minimum, super_minimum, rows, first, N, groups, GROUP, SUPER, COUNT)
+            right = numbers_of(word, of_words(factor, WORDS), of_words(summand, WORDS), BITS, dtype)
         total = tl.dot(left, tl.trans(right), total)
     store_product(total, output, bias, m, n, M, N, output_stride, tl.program_id(2), SPLIT, ADDS)
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.fp8 import e4m3_tile, for_kernels
 
 _WORD_BITS = 32
 _SIGN = 128
@@ -168,10 +169,13 @@ def dequantize_kernel(
     """One program writes [BLOCK_N, BLOCK_K] numbers of the weight."""
     n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[:, None]
     first = tl.program_id(1) * BLOCK_K
-    numbers = number_tile(
-        codes, scale, zero, minimum, super_scale, super_minimum, column_groups, n, n < N, first, words, groups,
-        BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK_K, output.dtype.element_ty,
-    )  # fmt: skip
+    if codes.dtype.element_ty.primitive_bitwidth == 8:  # e4m3 or its bits
+        numbers = e4m3_tile(codes, scale, n, n < N, first, K, groups, GROUP, BLOCK_K, output.dtype.element_ty)
+    else:
+        numbers = number_tile(
+            codes, scale, zero, minimum, super_scale, super_minimum, column_groups, n, n < N, first, words, groups,
+            BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK_K, output.dtype.element_ty,
+        )  # fmt: skip
     places = first + tl.arange(0, BLOCK_K)[None, :]
     tl.store(output + n * K + places, numbers, mask=(n < N) & (places < K))
 
@@ -217,7 +221,8 @@ def sections(weight: CodedWeight) -> Iterator[tuple[slice, list[Tensor | None], 
             own = slice(first, first + count)
             tensors = (part.scale, part.zero, part.minimum, part.super_scale, part.super_minimum)
             order = None if part.column_groups is None else part.column_groups[index]
-            codes = part.codes[own] if part.codes.is_floating_point() else part.codes[own].view(torch.int32)
+            codes = part.codes[own]
+            codes = for_kernels(codes) if codes.is_floating_point() else codes.view(torch.int32)
             arguments = [codes, *(None if it is None else it[own] for it in tensors), order]
             if count:
                 yield slice(start + first, start + first + count), arguments, _constants(part)

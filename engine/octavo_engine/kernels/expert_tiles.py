@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from octavo_engine.kernels.coded_numbers import number_tile
+from octavo_engine.kernels.fp8 import e4m3_tile
 
 
 @triton.jit
@@ -37,32 +38,6 @@ def mxfp4_tile(codes, scales, rows, known, first, COLUMNS: tl.constexpr, BLOCK: 
 
 
 @triton.jit
-def e4m3_tile(
-    numbers,  # [.., COLUMNS] of e4m3
-    scales,  # [.., groups] float32
-    rows,
-    known,
-    first,
-    COLUMNS: tl.constexpr,
-    GROUP: tl.constexpr,  # columns that share a scale, 0: all of a row
-    BLOCK: tl.constexpr,
-    dtype: tl.constexpr,
-):
-    """Weights [len(rows), BLOCK] from column `first` on, scaled in float32 and rounded once."""
-    groups: tl.constexpr = 1 if GROUP == 0 else (COLUMNS + GROUP - 1) // GROUP
-    columns = first + tl.arange(0, BLOCK)[None, :]
-    real = known[:, None] & (columns < COLUMNS)
-    found = tl.load(numbers + rows[:, None] * COLUMNS + columns, mask=real, other=0.0).to(tl.float32)
-    if GROUP == 0:
-        scale = tl.load(scales + rows, mask=known, other=0.0)[:, None]
-    elif GROUP % BLOCK == 0:
-        scale = tl.load(scales + rows * groups + first // GROUP, mask=known, other=0.0)[:, None]
-    else:
-        scale = tl.load(scales + rows[:, None] * groups + columns // GROUP, mask=real, other=0.0)
-    return (found * scale).to(dtype)
-
-
-@triton.jit
 def stored_tile(
     weights,
     scales,
@@ -84,13 +59,15 @@ def stored_tile(
 ):
     """Weights [len(rows), BLOCK] from column `first` on, of whatever form the experts have; zeros for others than
     `known` rows and beyond the last column."""
+    groups: tl.constexpr = 1 if GROUP == 0 else (COLUMNS + GROUP - 1) // GROUP
     if BITS == 0:
         tile = mxfp4_tile(weights, scales, rows, known, first, COLUMNS, BLOCK, dtype)
-    elif weights.dtype.element_ty == tl.float8e4nv:
-        tile = e4m3_tile(weights, scales, rows, known, first, COLUMNS, GROUP, BLOCK, dtype)
+    elif weights.dtype.element_ty.primitive_bitwidth == 8:
+        tile = e4m3_tile(
+            weights, scales, rows[:, None], known[:, None], first, COLUMNS, groups, GROUP, BLOCK, dtype
+        )  # fmt: skip
     else:
         words: tl.constexpr = COLUMNS * BITS // 32
-        groups: tl.constexpr = 1 if GROUP == 0 else (COLUMNS + GROUP - 1) // GROUP
         tile = number_tile(
             weights, scales, zero, minimum, super_scale, super_minimum, None, rows[:, None], known[:, None], first,
             words, groups, BITS, SIGNED, GROUP, SUPER, OFFSET, BLOCK, dtype,

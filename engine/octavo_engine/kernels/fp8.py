@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.kernels.gpu_limits import converts_fp8
 
 FP8_MAX = tl.constexpr(448.0)
 _LEAST = tl.constexpr(1e-30)
@@ -20,6 +21,63 @@ def to_fp8(x):
     """Convert float32 to e4m3; numbers that are too large become the largest number, NaN stays NaN."""
     # The hardware's conversion saturates by itself, the interpreter's does not.
     return tl.clamp(x, -FP8_MAX, FP8_MAX, propagate_nan=tl.PropagateNan.ALL).to(tl.float8e4nv)
+
+
+@triton.jit
+def bits_of_fp8(x):
+    """Return the bits of `to_fp8(x)`, uint8, on GPUs that do not convert to e4m3."""
+    size = tl.minimum(tl.abs(x), FP8_MAX)
+    bits = size.to(tl.int32, bitcast=True)
+    rounded = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)  # ties to even; exponents from -7, not -127
+    # Below 2 ** -6 numbers are 2 ** -9 apart, as far as the last bit of 2 ** 14 counts: the addition rounds.
+    small = (size + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    code = tl.where(size < 0.015625, small, rounded)
+    code = tl.where(x == x, code, 0x7F)  # noqa: PLR0124 - only what is no number differs from itself
+    return (code | ((x.to(tl.int32, bitcast=True) >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def of_fp8(x, dtype: tl.constexpr):
+    """Return numbers that are e4m3, or uint8 of their bits, in `dtype`; of any other type they are converted."""
+    if x.dtype == tl.uint8:
+        bits = x.to(tl.int16)
+        # As float16, whose exponents count from 15 instead of 7, they are 2 ** 8 times too small.
+        half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
+        result = tl.where((bits & 0x7F) == 0x7F, float("nan"), half).to(dtype)
+    else:
+        result = x.to(dtype)
+    return result
+
+
+@triton.jit
+def e4m3_tile(
+    numbers,  # [.., columns] of e4m3, or of their bits
+    scales,  # [.., groups] float32
+    rows,  # int64 [BLOCK_N, 1]
+    known,  # [BLOCK_N, 1], whether the weight has the row
+    first,
+    columns,
+    groups,
+    GROUP: tl.constexpr,  # columns that share a scale, 0: all of a row
+    BLOCK: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """Weights [BLOCK_N, BLOCK] from column `first` on, scaled in float32 and rounded once; zeros beyond the weight."""
+    places = first + tl.arange(0, BLOCK)[None, :]
+    real = known & (places < columns)
+    found = of_fp8(tl.load(numbers + rows * columns + places, mask=real, other=0.0), tl.float32)
+    if GROUP == 0:
+        scale = tl.load(scales + rows, mask=known, other=0.0)
+    elif GROUP % BLOCK == 0:
+        scale = tl.load(scales + rows * groups + first // GROUP, mask=known, other=0.0)
+    else:
+        scale = tl.load(scales + rows * groups + places // GROUP, mask=real, other=0.0)
+    return (found * scale).to(dtype)
+
+
+def for_kernels(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as kernels on its device take it: e4m3 as its bits, uint8, where they do not convert it."""
+    return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn and not converts_fp8(x.device) else x
 
 
 @triton.jit

@@ -37,12 +37,16 @@ lop3.b32 $1, t, 0x000f000f, {ones}, 0xea;
 lop3.b32 $2, u, 0x000f000f, {ones}, 0xea;
 lop3.b32 $3, v, 0x000f000f, {ones}, 0xea;
 """
-_SUBTRACT = "sub.rn.{type} $0, $0, $5; sub.rn.{type} $1, $1, $6; sub.rn.{type} $2, $2, $7; sub.rn.{type} $3, $3, $8; }}"
-_SCALE = """mov.b32 t, {ones};
-sub.rn.{type} $0, $0, t; sub.rn.{type} $1, $1, t; sub.rn.{type} $2, $2, t; sub.rn.{type} $3, $3, t;
+# GPUs before Hopper multiply and add bfloat16 numbers, but do not subtract them: minus one times what is subtracted.
+_SUBTRACT = """mov.b32 t, {minus_one};
+fma.rn.{type} $0, $5, t, $0; fma.rn.{type} $1, $6, t, $1;
+fma.rn.{type} $2, $7, t, $2; fma.rn.{type} $3, $8, t, $3; }}"""
+_SCALE = """mov.b32 t, {ones}; mov.b32 u, {minus_one};
+fma.rn.{type} $0, t, u, $0; fma.rn.{type} $1, t, u, $1; fma.rn.{type} $2, t, u, $2; fma.rn.{type} $3, t, u, $3;
 fma.rn.{type} $0, $0, $5, $9; fma.rn.{type} $1, $1, $6, $10;
 fma.rn.{type} $2, $2, $7, $11; fma.rn.{type} $3, $3, $8, $12; }}"""
-_BF16, _FP16 = {"ones": "0x43004300", "type": "bf16x2"}, {"ones": "0x64006400", "type": "f16x2"}
+_BF16 = {"ones": "0x43004300", "minus_one": "0xbf80bf80", "type": "bf16x2"}
+_FP16 = {"ones": "0x64006400", "minus_one": "0xbc00bc00", "type": "f16x2"}
 _SUBTRACT_BF16 = tl.constexpr((_DECODE + _SUBTRACT).format(**_BF16))
 _SUBTRACT_FP16 = tl.constexpr((_DECODE + _SUBTRACT).format(**_FP16))
 _SCALE_BF16 = tl.constexpr((_DECODE + _SCALE).format(**_BF16))

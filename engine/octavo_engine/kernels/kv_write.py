@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.fp8 import to_fp8
+from octavo_engine.kernels.fp8 import bits_of_fp8, for_kernels, to_fp8
 from octavo_engine.kernels.rope import for_each_head, rotated, tile_of_heads, tile_shape
 
 _WRITTEN_AT_ONCE = 256
@@ -36,9 +36,11 @@ def normalised(first, second, weight, eps, HALF: tl.constexpr, HALF_PADDED: tl.c
 
 @triton.jit
 def cached(x, cache, scale):
-    """Return x in the cache's type: rounded to it, or divided by `scale` and rounded to e4m3."""
+    """Return x in the cache's type: rounded to it, or divided by `scale` and rounded to e4m3, perhaps as bits."""
     if cache.dtype.element_ty == tl.float8e4nv:
         result = to_fp8(tl.div_rn(x.to(tl.float32), scale))
+    elif cache.dtype.element_ty == tl.uint8:
+        result = bits_of_fp8(tl.div_rn(x.to(tl.float32), scale))
     else:
         result = x.to(cache.dtype.element_ty)
     return result
@@ -136,8 +138,8 @@ def write_heads(
     query_norm, key_norm = norms or (None, None)
     write_heads_kernel[(tokens, triton.cdiv(num_heads, tile) + 2 * triton.cdiv(kv_heads, tile))](
         heads,
-        key_cache,
-        value_cache,
+        for_kernels(key_cache),
+        for_kernels(value_cache),
         slots,
         cos,
         sin,
@@ -208,8 +210,8 @@ def write_kv(
         write_kv_kernel[(tokens, triton.cdiv(row, block))](
             key,
             value,
-            key_cache,
-            value_cache,
+            for_kernels(key_cache),
+            None if value_cache is None else for_kernels(value_cache),
             slots,
             key_scale,
             value_scale,

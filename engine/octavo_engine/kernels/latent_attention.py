@@ -13,6 +13,7 @@ import triton.language as tl
 
 from octavo_engine.kernels.attention_reduce import Partials, reduce_segments, store_partials
 from octavo_engine.kernels.attention_segments import PagedSequences, segment_size, visible_range
+from octavo_engine.kernels.fp8 import for_kernels, of_fp8
 from octavo_engine.kernels.paged_tiles import empty_softmax, find_tile, online_softmax
 
 _LOG2_E = 1.4426950408889634
@@ -92,10 +93,10 @@ def latent_attention_kernel(
             known = known & (start + lanes > position - WINDOW)
         blocks = tl.load(table + start // BLOCK_SIZE + lanes // BLOCK_SIZE, mask=known, other=0)
         places = (blocks.to(tl.int64) * BLOCK_SIZE + start % BLOCK_SIZE + lanes % BLOCK_SIZE)[:, None] * WIDTH
-        k = tl.load(cache + places + latent[None, :], mask=known[:, None], other=0.0).to(q_latent.dtype)
+        k = of_fp8(tl.load(cache + places + latent[None, :], mask=known[:, None], other=0.0), q_latent.dtype)
         k_rotated = tl.load(cache + places + LATENT + rotated[None, :], mask=known[:, None], other=0.0)
         scores = tl.dot(q_latent, tl.trans(k), input_precision=PRECISION)
-        scores = tl.dot(q_rotated, tl.trans(k_rotated.to(q_rotated.dtype)), scores, input_precision=PRECISION)
+        scores = tl.dot(q_rotated, tl.trans(of_fp8(k_rotated, q_rotated.dtype)), scores, input_precision=PRECISION)
         scores = tl.where(known[None, :], scores, float("-inf"))
         maximum, total, sums = online_softmax(scores, scale, k, maximum, total, sums, PRECISION)
 
@@ -147,7 +148,7 @@ def latent_attention(
         output,
         *(None, None, None) if partials is None else (partials.sums, partials.maxima, partials.totals),
         query,
-        cache,
+        for_kernels(cache),
         sequences.block_table,
         sequences.cu_query_lens,
         sequences.context_lens,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from octavo_engine.kernels.coded_numbers import can_dequantize, sections
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.expert_tiles import stored_tile
 from octavo_engine.kernels.experts import ExpertCodes, Experts
+from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY, shared_memory
 from octavo_engine.kernels.grouping import group_rows, tile_rows
 
 _BLOCK_INNER = 64
@@ -215,28 +215,15 @@ FEW_ROWS, SOME_ROWS = 16, 64
 """Rows of an expert, on average, up to which tiles are small, and no larger than medium."""
 
 
-_LARGE_TILES = 160 << 10
-"""The bytes of shared memory that a multiprocessor must give one program for large tiles: Hopper's and A100's do, those
-of A10, L4 and L40S, which give 99 KiB, do not."""
-
-
-@cache
-def _has_large_tiles(device: torch.device) -> bool:
-    """Return True if large tiles fit the device's shared memory; in the interpreter they do."""
-    if device.type != "cuda":
-        return True
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _LARGE_TILES
-
-
-def tiles_for(rows: int, experts: int, *, coded: bool = False, large: bool = True) -> Tiles:
+def tiles_for(rows: int, experts: int, *, coded: bool = False, shared_memory: int = HOPPER_SHARED_MEMORY) -> Tiles:
     """Return small tiles for few rows an expert, when reading weights dominates, and large ones for prefill.
 
-    `coded`: weights in e4m3 or codes, whose numbers take registers in place of shared memory. `large`: whether the
-    device has the shared memory of large tiles.
+    `coded`: weights in e4m3 or codes, whose numbers take registers in place of shared memory. `shared_memory`: the
+    bytes that one program may have; large tiles need those of A100.
     """
     if rows <= FEW_ROWS * experts:
         return Tiles(rows=16, gate_up_columns=32 if coded else 64, down_columns=64, warps=4, stages=4)
-    if rows <= SOME_ROWS * experts or not large:
+    if rows <= SOME_ROWS * experts or shared_memory < AMPERE_SHARED_MEMORY:
         return Tiles(rows=64, gate_up_columns=64, down_columns=128, warps=4, stages=3)
     return Tiles(rows=128, gate_up_columns=128, down_columns=128 if coded else 256, warps=8, stages=3)
 
@@ -278,8 +265,8 @@ class RoutedRows:
         self._gate_up = _weight(experts.gate_up, experts.gate_up_scales, codes[0])
         self._down = _weight(experts.down, experts.down_scales, codes[1])
         self.intermediate = experts.intermediate
-        coded, large = experts.coded is not None, _has_large_tiles(x.device)
-        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts, coded=coded, large=large)
+        coded, shared = experts.coded is not None, shared_memory(x.device)
+        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts, coded=coded, shared_memory=shared)
         self.groups = group_rows(self.chosen.view(-1), self.num_experts, cut.rows)
         self._tiles = (self.groups.order, self.groups.tiles, self.groups.num_tiles)
         self._sizes = {"HIDDEN": hidden, "INTERMEDIATE": self.intermediate, "TILE_ROWS": cut.rows}

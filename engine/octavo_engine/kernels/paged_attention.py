@@ -28,6 +28,8 @@ from octavo_engine.kernels.attention_segments import (
     most_of_many,
     split_contexts,
 )
+from octavo_engine.kernels.fp8 import for_kernels
+from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY, shared_memory
 from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
 
 _LOG2_E = 1.4426950408889634
@@ -77,7 +79,7 @@ def paged_attention(
     a time may use it.
     """
     (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
-    tile = tile_shape(num_heads // kv_heads, head_dim, sequences.max_query_len, query.dtype)
+    tile = _tile_of(query, kv_heads, sequences)
     cut = split.launched > 1
     # A list has segments even if no context may be cut, so that one kernel computes all of them.
     partials = Partials.within(scratch, sequences.num_tokens if cut else 0, num_heads, padded(head_dim), split.most)
@@ -87,8 +89,8 @@ def paged_attention(
         output,
         *((partials.sums, partials.maxima, partials.totals) if given else (None, None, None)),
         query,
-        key_cache,
-        value_cache,
+        for_kernels(key_cache),
+        for_kernels(value_cache),
         sequences.block_table,
         sequences.cu_query_lens,
         sequences.context_lens,
@@ -131,7 +133,7 @@ def split_of(
 ) -> ContextSplit:
     """Return how contexts are cut for queries [T, H, D] and a cache [num_blocks, B, K, D] of these shapes and types."""
     (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
-    tile = tile_shape(num_heads // kv_heads, head_dim, sequences.max_query_len, query.dtype)
+    tile = _tile_of(query, kv_heads, sequences)
     return split_contexts(
         sequences,
         kv_heads=kv_heads,
@@ -180,7 +182,16 @@ def padded(head_dim: int) -> int:
     return max(16, columns)
 
 
-def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype) -> TileShape:
+def _tile_of(query: torch.Tensor, kv_heads: int, sequences: PagedSequences) -> TileShape:
+    """Return the tile sizes of a launch for queries [T, H, D] on their device."""
+    num_heads, head_dim = query.shape[1:]
+    group, shared = num_heads // kv_heads, shared_memory(query.device)
+    return tile_shape(group, head_dim, sequences.max_query_len, query.dtype, shared)
+
+
+def tile_shape(
+    group: int, head_dim: int, max_query_len: int, dtype: torch.dtype, shared_memory: int = HOPPER_SHARED_MEMORY
+) -> TileShape:
     """Return the tile sizes of a launch, chosen by arithmetic and by what the compiler makes of them for Hopper.
 
     Decode is bound by memory: the 16 rows that a matrix product has at least, and turns of 32 KiB. An H200 reads 21
@@ -194,14 +205,20 @@ def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype
 
     `stages` counts the block table's entries too: with 5 they are two turns ahead of keys and values and those one turn
     ahead of the products; with 3, Triton gives keys only the buffer that is being read.
+
+    `shared_memory` is what one program may have, in bytes. Prefill with heads of 256 takes 161 KiB as built for Hopper
+    and 137 for others; where there is less than A100 has, it has half the rows and fewer turns on their way.
     """
     least = max(16, triton.next_power_of_2(group))  # the smallest matrix product there is has 16 rows
     one_tile = max_query_len <= least // group
     if dtype == torch.float32 or head_dim > 256:  # for checks and for odd models: what fits
-        return TileShape(least if one_tile else max(least, 32), 32 if head_dim <= 256 else 16, 4, 2, one_tile)
+        small = head_dim > 256 or shared_memory < AMPERE_SHARED_MEMORY
+        return TileShape(least if one_tile else max(least, 32), 16 if small else 32, 4, 2, one_tile)
     tokens = 64 if head_dim <= 128 else 32
     if one_tile:
         return TileShape(least, tokens, 4, 5, one_tile)
+    if head_dim > 128 and shared_memory < AMPERE_SHARED_MEMORY:
+        return TileShape(max(least, 64), tokens, 8, 3, one_tile)
     return TileShape(max(least, 128), tokens, 8, 5, one_tile)
 
 

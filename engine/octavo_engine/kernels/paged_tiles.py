@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from octavo_engine.kernels.attention_segments import sequence_at
+from octavo_engine.kernels.fp8 import of_fp8
 
 
 @triton.jit
@@ -183,8 +184,8 @@ def attend_tiles(
         first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE
         places = first[:, None] + inside_block
         read = known[:, None] & real if MASKED else real
-        k = tl.load(keys + places, mask=read, other=0.0).to(q.dtype)
-        v = tl.load(values + places, mask=read, other=0.0).to(q.dtype)
+        k = of_fp8(tl.load(keys + places, mask=read, other=0.0), q.dtype)
+        v = of_fp8(tl.load(values + places, mask=read, other=0.0), q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         exponent = scale
         if SOFTCAP > 0.0:

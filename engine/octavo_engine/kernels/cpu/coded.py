@@ -26,7 +26,7 @@ class CodedPart:
 
     codes: Tensor
     """[rows, columns * bits / 8] uint8, or int8: of 4 bits the first one is in the lower half of a byte. Or e4m3, which
-    only the Triton kernels of experts multiply."""
+    only Triton kernels multiply."""
     scale: Tensor
     """[rows, groups] float32, bfloat16 or float16; or int8, to be multiplied with `super_scale`."""
     bits: int

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import ScalingType
 
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.kernels.gpu_limits import FP8_SINCE, capability
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
@@ -71,10 +70,10 @@ def fp8_linear(
     return product if bias is None else product + bias
 
 
-@cache
 def multiplies_fp8(device: torch.device) -> bool:
     """Return True if `device` has tensor cores for e4m3: NVIDIA's from Ada and Hopper on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+    found = capability(device)
+    return found is not None and found >= FP8_SINCE
 
 
 def suits_fp8(dtype: torch.dtype, rows: int, columns: int) -> bool:

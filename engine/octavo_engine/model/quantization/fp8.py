@@ -86,7 +86,7 @@ class FP8Scheme:
         rows, columns = shape.rows, shape.columns.size
         static, allowed = self.activation == "static", fp8_products and self.activation != "none"
         in_8_bits = allowed and suits_fp8(dtype, rows, columns) and self._suits(shape)
-        return Weights(
+        weights = Weights(
             parameter(rows, columns, dtype=FP8, device=device),
             parameter(*self._scale_shape(shape, in_8_bits=in_8_bits), dtype=torch.float32, device=device),
             input_scale=nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
@@ -95,6 +95,8 @@ class FP8Scheme:
             in_8_bits=in_8_bits,
             leaves_residual=allowed and dtype != torch.float32,
         )
+        weights.coded = None if in_8_bits else self._codes(weights, shape.columns)
+        return weights
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """Yield a weight with its scales, or a weight to quantize; and the input scale if activations are static."""
@@ -146,8 +148,8 @@ class FP8Scheme:
         shape = (end - before, columns.total)
         return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=_SCALES, squeezed=True, at_once=True)
 
-    def codes(self, weights: Weights, columns: Span) -> CodedWeight | None:
-        """Return a weight that is not multiplied in 8 bits for kernels of experts; None where ranks' columns are not
+    def _codes(self, weights: Weights, columns: Span) -> CodedWeight | None:
+        """Return a weight that is not multiplied in 8 bits for Triton kernels; None where ranks' columns are not
         complete blocks, even if this rank's begin with one, as the first rank's memory is planned for all."""
         group, end = self.block[1] if self.granularity == "block" else None, columns.start + columns.size
         if group is not None and (columns.start % group or (end % group and end < columns.total)):

@@ -13,8 +13,7 @@ from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import ExpertCodes
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, transposed
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class CodedExperts(nn.Module):
         """The weights' tensors, registered so that they count among the module's parameters."""
         self.each: list[CodedWeight] = []
         """Each expert's weight; empty until all of them are in place."""
-        self.codes = ExpertCodes(cast("CodedWeight", _codes(method, self.weights, shape)), count, self.each)
+        self.codes = ExpertCodes(cast("CodedWeight", self.weights.coded), count, self.each)
         """The weights for kernels."""
 
     def split(self) -> list[CodedWeight]:
@@ -102,7 +101,7 @@ def _method(names: Sequence[str], count: int, shape: ExpertShape, options: Layer
     if any(end % alignment for part, alignment in spans for end in (part.start, part.start + part.size)):
         return None
     linear, meta = LinearShape((shape.rows,), shape.columns), torch.device("meta")
-    codes = _codes(method, method.create(linear, options.dtype, meta, fp8_products=False), shape)
+    codes = method.create(linear, options.dtype, meta, fp8_products=False).coded
     return method if codes is not None and _multiplied(codes, options) else None
 
 
@@ -112,10 +111,4 @@ def _multiplied(codes: CodedWeight, options: LayerOptions) -> bool:
         return codes.known_to_kernels
     from octavo_engine.kernels.moe import multiplies  # it imports Triton, which takes a CPU's engine a second
 
-    in_e4m3 = any(part.codes.is_floating_point() for part in codes.parts)
-    return multiplies(codes) and (options.support.fp8_products or not in_e4m3)  # others' Triton has no e4m3
-
-
-def _codes(method: LinearMethod, weights: Weights, shape: ExpertShape) -> CodedWeight | None:
-    """Return a weight for kernels; None: its method has neither codes nor e4m3 with scales by complete groups."""
-    return method.codes(weights, shape.columns) if isinstance(method, FP8Scheme) else weights.coded
+    return multiplies(codes)

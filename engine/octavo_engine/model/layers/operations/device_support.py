@@ -19,8 +19,7 @@ class DeviceSupport:
     fp8_products: bool = False
     """Whether the device multiplies e4m3 numbers, without dequantizing them."""
     triton_experts: bool = False
-    """Whether gated experts with SiLU stay in MXFP4, in codes, and with `fp8_products` in e4m3, because Triton kernels
-    multiply them."""
+    """Whether gated experts with SiLU stay in MXFP4, in codes or in e4m3, because Triton kernels multiply them."""
     keeps_codes: bool = False
     """Whether embedding, head and experts stay in 4 or 8 bits, because C kernels compute with such codes."""
     experts_in_turn: bool = False
