@@ -84,7 +84,8 @@ def test_what_is_lacking_comes_with_what_to_do(monkeypatch: pytest.MonkeyPatch, 
     [
         ((9, 0), 78, "ok", ""),
         ((9, 0), 40, "warning", "another process holds memory"),
-        ((7, 5), 78, "warning", "--dtype float16"),
+        ((8, 6), 78, "ok", ""),
+        ((7, 5), 78, "problem", "the kernels need capability 8.0 (Ampere) or later"),
     ],
 )
 def test_gpus(monkeypatch: pytest.MonkeyPatch, capability: Any, free: int, state: str, advice: str) -> None:
@@ -96,3 +97,4 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, capability: Any, free: int, state
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free << 30, 80 << 30))
     gpu = found("GPU 0")
     assert gpu.state == state and advice in gpu.advice
+    assert gpu.text.endswith(", no products in FP8") is (capability == (8, 6))

@@ -223,3 +223,25 @@ def test_layers_are_looked_at_once_for_each_number_of_gpus(tmp_path, capsys, mon
     monkeypatch.setattr(plan, "memory_need", lambda resolved, config: counted.append(config) or need(resolved, config))
     assert main(["plan", str(tmp_path)]) == 0
     assert sorted(config.tensor_parallel_size for config in counted) == [1, 2, 4, 8]
+
+
+def common_gpus(output: str) -> dict[str, list[str]]:
+    """The cells of each row of the table, and its last lines, which have none."""
+    rows = ([cell.strip() for cell in line.split("  ") if cell] for line in output.splitlines())
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_gpus_that_do_not_multiply_in_fp8_need_room_for_dequantized_weights(llama_70b, capsys):
+    """A100 and H100 have as much memory."""
+    arguments = ["plan", llama_70b, "--tensor-parallel-size", "4", "--max-model-len", "4096", "--quantization"]
+    assert main([*arguments, "fp8"]) == 0
+    found = common_gpus(capsys.readouterr().out)
+    kept, multiplied = (parse_size(found[gpu][3].replace(" ", "")) for gpu in ("A100 80GB", "H100"))
+    largest = 2 * 28672 * 8192 // 4  # gate and up of one rank
+    assert multiplied - kept == pytest.approx(2 * (4 + 2) * largest, abs=0.11 * 2**30)  # for steps and for graphs
+    note = "without products in FP8, but with weights in FP8: A10G, A100 40GB, A100 80GB"
+    assert note in found
+    assert main([*arguments, "int8"]) == 0
+    found = common_gpus(capsys.readouterr().out)
+    assert found["A100 80GB"] == found["H100"]
+    assert note not in found

@@ -286,6 +286,7 @@ def test_a_backend_without_sinks_is_not_taken_for_a_model_that_has_them(
     monkeypatch.setattr(select, "computes", lambda task: task.plain)
     monkeypatch.setattr(select, "cpu_kernels", object)
     monkeypatch.setattr(resolved_config, "choose_device", lambda *_: torch.device(device))
+    monkeypatch.setattr(resolved_config, "check_capability", lambda _: None)
     monkeypatch.setattr(resolved_config, "multiplies_fp8", lambda _: False)
     files = resolve_model(str(checkpoint), None, lambda *_: None)
     config = EngineConfig(model=str(checkpoint), attention_backend=name)

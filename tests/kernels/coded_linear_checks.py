@@ -374,8 +374,8 @@ def _interleaved_build(kind: str, tokens: int, registers: int, shared: int, loop
 BUILDS = [
     _interleaved_build("zeros", 16, 128, 42, 356),
     _interleaved_build("zeros", 64, 255, 66, 433),
-    _interleaved_build("minimum", 16, 88, 31, 280),
-    _interleaved_build("minimum", 64, 216, 68, 464),
+    _interleaved_build("minimum", 16, 96, 31, 280),
+    _interleaved_build("minimum", 64, 224, 68, 464),
     *(
         Build(
             f"dequantize_interleaved_{kind}",
@@ -396,8 +396,8 @@ BUILDS = [
     _build("supers", 64, 168, 73, 506, products="HGMMA"),
     _build("signed", 16, 128, 52, 406, products="HMMA"),
     _build("signed", 64, 128, 80, 465, products="HGMMA"),
-    _build("e4m3", 16, 255, 99, 999, products="HMMA"),
-    _build("e4m3", 64, 255, 99, 999, products="HGMMA"),
+    _build("e4m3", 16, 96, 40, 400, products="HMMA"),
+    _build("e4m3", 64, 128, 84, 400, products="HGMMA"),
     Build(
         "coded_linear_sum",
         sum_kernel,

@@ -65,7 +65,8 @@ def builds_of(device: Device) -> dict[str, Build]:
     found: dict[str, Build] = {}
     for module in modules():
         builds = getattr(module, "builds_for", lambda _, module=module: module.BUILDS)(device.shared_memory)
-        for build in builds:
+        more = getattr(module, "more_builds_for", lambda _: [])(device.shared_memory)
+        for build in (*builds, *more):
             adapted = _adapted(build, device)
             if adapted is not None:
                 found[build.name] = adapted

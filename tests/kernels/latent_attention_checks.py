@@ -135,18 +135,6 @@ BUILDS = [
         max_loop={"all": 680},
     ),
     Build(
-        "latent_attention_fp8",
-        latent_attention_kernel,
-        _TYPES | {"cache": "*fp8e4nv:16"},
-        {**_CONSTANTS, "SEGMENTS": SEGMENTS, "ONE_TOKEN": True},
-        warps=4,
-        stages=5,
-        max_registers=255,
-        max_shared=99 * 1024,
-        sass=("LDGSTS.E.BYPASS.128",),
-        max_loop={"all": 1200},
-    ),
-    Build(
         "latent_attention_prefill",
         latent_attention_kernel,
         {name: kind for name, kind in _TYPES.items() if name not in _NO_PARTIALS},

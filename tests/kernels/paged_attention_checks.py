@@ -555,7 +555,6 @@ def _build(
 
 
 _GEMMA2 = Case((), group=2, head_dim=256, window=4096, softcap=50.0)
-_FLOAT32 = Case((), head_dim=256, dtype=torch.float32)
 _GPT_OSS = Case((), group=8, head_dim=64, window=128, sinks=True)
 _REDUCE = {
     "NUM_HEADS": 32,
@@ -592,16 +591,12 @@ def builds_for(shared_memory: int) -> list[Build]:
         decode("decode_gemma2", _GEMMA2, registers=208, shared=75, loop=448),
         decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=152, shared=71, loop=448),
         decode("decode_gpt_oss", _GPT_OSS, registers=80, shared=37, loop=288),
-        decode("decode_fp8_256", Case((), head_dim=256, cache_dtype=FP8), registers=255, shared=75, loop=999),
         # Prefill: 256 threads; 65,536 registers are 255 for each.
         prefill("prefill", Case((), head_dim=128), registers=184, shared=130, loop=520),
         prefill("prefill_64", Case((), head_dim=64), registers=128, shared=66, loop=432),
         prefill("prefill_256", Case((), head_dim=256), registers=240, shared=164, loop=504),
         prefill("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=200, shared=98, loop=504),
         prefill("prefill_gemma2", _GEMMA2, registers=255, shared=164, loop=756),
-        prefill("prefill_fp8_256", Case((), head_dim=256, cache_dtype=FP8), registers=255, shared=164, loop=999),
-        prefill("prefill_512", Case((), head_dim=512), registers=255, shared=164, loop=999, sass=()),
-        prefill("prefill_float32", _FLOAT32, registers=255, shared=164, loop=9999, sass=()),
         prefill("prefill_gpt_oss", _GPT_OSS, registers=168, shared=66, loop=500),
         # Chunks of so few tokens that each is one tile, which programs share as they do decodes.
         prefill("prefill_listed", Case((), head_dim=128), queries=32, registers=200, shared=130, loop=520, cut=True),
@@ -620,6 +615,17 @@ def builds_for(shared_memory: int) -> list[Build]:
             max_shared=4096,
             max_loop={"all": 480},  # two divisions find how many segments fill whole turns
         ),
+    ]
+
+
+def more_builds_for(shared_memory: int) -> list[Build]:
+    """What odd models launch and what is compiled for minutes, for `devices.py` alone."""
+    build = partial(_build, shared_memory=shared_memory, registers=255, shared=227, loop=9999)
+    return [
+        build("decode_fp8_256", Case((), head_dim=256, cache_dtype=FP8), queries=1),
+        build("prefill_fp8_256", Case((), head_dim=256, cache_dtype=FP8), queries=4096, cut=False),
+        build("prefill_512", Case((), head_dim=512), queries=4096, cut=False),
+        build("prefill_float32", Case((), head_dim=256, dtype=torch.float32), queries=4096, cut=False),
     ]
 
 

@@ -9,7 +9,7 @@ from octavo_engine.kernels.moe import SOME_ROWS, tiles_for
 from octavo_engine.kernels.paged_attention import tile_shape
 from tests.cluster.layout import user_cache
 from tests.kernels.check import Build
-from tests.kernels.devices import DEVICES, Found, builds_of, compiled_on, failures, table
+from tests.kernels.devices import DEVICES, Device, Found, builds_of, compiled_on, failures, table
 
 A100, A10, *_ = DEVICES
 
@@ -24,7 +24,7 @@ A100, A10, *_ = DEVICES
     ],
     ids=lambda it: it if isinstance(it, str) else it.name,
 )
-def test_builds_for_other_gpus(device, name, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builds_for_other_gpus(device: Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(user_cache() / "triton"))
     found = compiled_on(device, builds_of(device)[name])
     assert failures(device, {name: found}) == []

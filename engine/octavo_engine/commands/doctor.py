@@ -27,8 +27,6 @@ _LITTLE_SHARED_MEMORY = 64 << 20
 """Bytes of /dev/shm that are more than enough for the ranks of one machine."""
 _FEW_FILES = 8192
 """Open files below which there is a warning: twice the default of --max-connections."""
-_OLDEST_CAPABILITY = (8, 0)
-"""Compute capability of Ampere, the first architecture with bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +83,26 @@ def _gpus() -> Iterator[Result]:
         yield Result("GPU", state, "torch finds none" + ("" if there else "; models run on the CPU"), advice * there)
         return
     for index in range(torch.cuda.device_count()):
-        name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-        free, total = torch.cuda.mem_get_info(index)
-        text = f"{name}, capability {capability[0]}.{capability[1]}, {format_size(free)} free of {format_size(total)}"
-        if capability < _OLDEST_CAPABILITY:
-            yield Result(f"GPU {index}", "warning", text, "it has no bfloat16: add --dtype float16")
-        elif free < total * 0.9:
-            advice = "another process holds memory (see nvidia-smi): end it, or lower --gpu-memory-utilization"
-            yield Result(f"GPU {index}", "warning", text, advice)
-        else:
-            yield Result(f"GPU {index}", "ok", text)
+        yield _gpu(index)
+
+
+def _gpu(index: int) -> Result:
+    import torch
+
+    from octavo_engine.kernels.gpu_limits import FP8_SINCE, OLDEST
+
+    name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+    free, total = torch.cuda.mem_get_info(index)
+    text = f"{name}, capability {capability[0]}.{capability[1]}, {format_size(free)} free of {format_size(total)}"
+    if capability < OLDEST:
+        advice = "the kernels need capability 8.0 (Ampere) or later: use such a GPU, or --device cpu"
+        return Result(f"GPU {index}", "problem", text, advice)
+    if capability < FP8_SINCE:
+        text += ", no products in FP8"
+    if free < total * 0.9:
+        advice = "another process holds memory (see nvidia-smi): end it, or lower --gpu-memory-utilization"
+        return Result(f"GPU {index}", "warning", text, advice)
+    return Result(f"GPU {index}", "ok", text)
 
 
 def _cpu() -> Iterator[Result]:

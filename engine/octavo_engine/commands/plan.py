@@ -6,7 +6,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from octavo_engine.commands.percent_bar import percent_bar
 from octavo_engine.config import EngineConfig
@@ -16,6 +16,7 @@ from octavo_engine.engine.startup.memory_plan_rows import plan_rows
 from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve_for_estimate
 from octavo_engine.engine.startup.sizing import memory_limits, memory_need, size_engine
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
+from octavo_engine.kernels.gpu_limits import FP8_SINCE
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.memory.device_memory import DeviceMemory
 from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
@@ -23,19 +24,29 @@ from octavo_engine.runner.memory.plan_memory import plan_memory
 from octavo_engine.sizes import format_size
 from octavo_engine.text_table import table
 
+
+@dataclass(frozen=True, slots=True)
+class CommonGPU:
+    """A GPU of the table."""
+
+    gibibytes: float
+    """Memory that CUDA programs can use, rounded down: a GPU sold with 80 GB has 79 GiB."""
+    capability: tuple[int, int]
+    """The compute capability, which decides how weights in FP8 are multiplied."""
+
+
 COMMON_GPUS = {
-    "L4": 22.0,
-    "A10G": 22.0,
-    "RTX 4090": 23.5,
-    "RTX 5090": 31.0,
-    "A100 40GB": 39.0,
-    "L40S": 44.0,
-    "A100 80GB": 79.0,
-    "H100": 79.0,
-    "H200": 139.0,
-    "B200": 178.0,
+    "L4": CommonGPU(22.0, (8, 9)),
+    "A10G": CommonGPU(22.0, (8, 6)),
+    "RTX 4090": CommonGPU(23.5, (8, 9)),
+    "RTX 5090": CommonGPU(31.0, (12, 0)),
+    "A100 40GB": CommonGPU(39.0, (8, 0)),
+    "L40S": CommonGPU(44.0, (8, 9)),
+    "A100 80GB": CommonGPU(79.0, (8, 0)),
+    "H100": CommonGPU(79.0, (9, 0)),
+    "H200": CommonGPU(139.0, (9, 0)),
+    "B200": CommonGPU(178.0, (10, 0)),
 }
-"""GiB of memory that CUDA programs can use, rounded down: a GPU sold with 80 GB has 79 GiB."""
 _MOST_GPUS = 8
 """GPUs that one machine commonly has."""
 
@@ -68,7 +79,8 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     resolved = resolve_for_estimate(config, files)
     plan = make_plan(config, resolved, size)
     ranks = config.tensor_parallel_size
-    on = f"{ranks} GPU{'s' * (ranks > 1)}; what follows is for each"
+    kind = " that multiply in FP8" if resolved.multiplies_fp8 else ""
+    on = f"{ranks} GPU{'s' * (ranks > 1)}{kind}; what follows is for each"
     sys.stdout.write(table(plan_rows(config, files, resolved, plan, on)))
     return 0
 
@@ -78,16 +90,11 @@ def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
     rows: list[tuple[str, ...]] = [("GPU", "memory", "GPUs", "weights", "KV cache", "context", "sequences")]
     refused: DoesNotFitError | None = None
 
-    @functools.cache  # a rank's need does not depend on the GPU, and takes seconds to compute for thousands of layers
-    def on(ranks: int) -> tuple[MemoryNeed, MemoryLimits]:
-        several = replace(config, tensor_parallel_size=ranks)
-        resolved = resolve_for_estimate(several, files)
-        return memory_need(resolved, several), memory_limits(several, resolved)
-
-    for name, gibibytes in COMMON_GPUS.items():
-        size = int(gibibytes * 2**30)
+    needs = _Needs(config, files)
+    for name, gpu in COMMON_GPUS.items():
+        size = int(gpu.gibibytes * 2**30)
         try:
-            ranks, plan = _fewest(on, config.tensor_parallel_size, size)
+            ranks, plan = _fewest(functools.partial(needs.on, gpu), config.tensor_parallel_size, size)
         except DoesNotFitError as error:
             refused = error
             rows.append((name, format_size(size), f"more than {_MOST_GPUS}", "-", "-", "-", "-"))
@@ -99,10 +106,38 @@ def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     legend = (
-        "weights and KV cache are for each GPU; sequences: of full context at a time; GPUs: --tensor-parallel-size\n"
-        "for this machine's CPU and memory: add --device cpu"
+        "weights and KV cache are for each GPU; sequences: of full context at a time; GPUs: --tensor-parallel-size",
+        *needs.notes(),
+        "for this machine's CPU and memory: add --device cpu",
     )
-    return "\n".join([*lines, legend]) + "\n"
+    return "\n".join([*lines, *legend]) + "\n"
+
+
+class _Needs:
+    """What a rank needs, computed once for each number of ranks: for thousands of layers it takes seconds."""
+
+    def __init__(self, config: EngineConfig, files: ModelFiles) -> None:
+        self._config, self._files = config, files
+        self.resolved, self._needed = functools.cache(self._resolve), functools.cache(self._need)
+
+    def on(self, gpu: CommonGPU, ranks: int) -> tuple[MemoryNeed, MemoryLimits]:
+        """Return the memory that a rank needs on such a GPU, which matters only for weights that are in FP8."""
+        return self._needed(ranks, gpu.capability >= FP8_SINCE or not self.resolved(ranks, True).multiplies_fp8)
+
+    def notes(self) -> list[str]:
+        """Return a line about GPUs that do not multiply in FP8, if the model would."""
+        if not self.resolved(self._config.tensor_parallel_size, True).multiplies_fp8:
+            return []
+        others = ", ".join(name for name, gpu in COMMON_GPUS.items() if gpu.capability < FP8_SINCE)
+        return [f"without products in FP8, but with weights in FP8: {others}"]
+
+    def _resolve(self, ranks: int, fp8_products: bool) -> ResolvedConfig:
+        config = replace(self._config, tensor_parallel_size=ranks)
+        return resolve_for_estimate(config, self._files, fp8_products=fp8_products)
+
+    def _need(self, ranks: int, fp8_products: bool) -> tuple[MemoryNeed, MemoryLimits]:
+        config, resolved = replace(self._config, tensor_parallel_size=ranks), self.resolved(ranks, fp8_products)
+        return memory_need(resolved, config), memory_limits(config, resolved)
 
 
 def _fewest(on: Callable[[int], tuple[MemoryNeed, MemoryLimits]], ranks: int, size: int) -> tuple[int, MemoryPlan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.settings import LongContext
 from octavo_engine.engine.info import COMPUTED_POOLINGS
 from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.kernels.gpu_limits import OLDEST, capability
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
@@ -29,6 +31,8 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.graphs import mixed_ladder, uses_graphs, uses_mixed_graphs
+
+log = logging.getLogger(__name__)
 
 _MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
 """The defaults of --max-num-seqs: in all, and for each core of a CPU. On two cores SmolLM2 gives fewer tokens a second
@@ -64,6 +68,16 @@ class ResolvedConfig:
         """The dtype of cached keys and values."""
         return self.task.kv_dtype
 
+    @property
+    def multiplies_fp8(self) -> bool:
+        """True if some products are in e4m3."""
+        return any(linear.weights.in_8_bits for linear in self.blueprint.linears())
+
+    @property
+    def keeps_fp8(self) -> bool:
+        """True if weights of linear layers stay in e4m3."""
+        return any(linear.weights.weight.dtype == FP8 for linear in self.blueprint.linears())
+
     @cached_property
     def whole_prompts(self) -> bool:
         """True if prompts have to be computed in one step, without the prefix cache."""
@@ -96,13 +110,28 @@ def resolve_config(config: EngineConfig, files: ModelFiles, shard: Shard, *, mea
     Attention backends are tried on a GPU only with `measure`.
     """
     device = choose_device(config.device, shard)
-    return _resolve(config, files, shard, device, fp8_products=multiplies_fp8(device), measure=measure)
+    check_capability(device)
+    resolved = _resolve(config, files, shard, device, fp8_products=multiplies_fp8(device), measure=measure)
+    if device.type == "cuda" and not multiplies_fp8(device) and resolved.keeps_fp8:
+        gpu, dtype = torch.cuda.get_device_name(device), str(resolved.dtype).removeprefix("torch.")
+        log.info("%s does not multiply in FP8: weights stay in FP8, and are multiplied in %s", gpu, dtype)
+    return resolved
 
 
-def resolve_for_estimate(config: EngineConfig, files: ModelFiles) -> ResolvedConfig:
-    """Resolve `config` for the first rank on a GPU that multiplies in FP8, which need not be present."""
-    shard = Shard(0, config.tensor_parallel_size)
-    return _resolve(replace(config, attention_backend="auto"), files, shard, torch.device("cuda"), fp8_products=True)
+def check_capability(device: torch.device) -> None:
+    """Raise ConfigurationError for a GPU that is too old for the kernels."""
+    found = capability(device)
+    if found is not None and found < OLDEST:
+        raise ConfigurationError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}, and the kernels need "
+            f"{OLDEST[0]}.{OLDEST[1]} (Ampere) or later; use such a GPU, or --device cpu"
+        )
+
+
+def resolve_for_estimate(config: EngineConfig, files: ModelFiles, *, fp8_products: bool = True) -> ResolvedConfig:
+    """Resolve `config` for the first rank on a GPU that need not be present; `fp8_products`: it multiplies in FP8."""
+    shard, gpu = Shard(0, config.tensor_parallel_size), torch.device("cuda")
+    return _resolve(replace(config, attention_backend="auto"), files, shard, gpu, fp8_products=fp8_products)
 
 
 def _pooling(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
