@@ -22,7 +22,7 @@ from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.downloads import download, incomplete_files, s3, s3_files
+from octavo_engine.model.downloads import download, gguf_header, incomplete_files, s3, s3_files
 from octavo_engine.model.downloads.download import DownloadProgress
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.pooling import PoolingConfig, read_pooling
@@ -144,7 +144,7 @@ def test_all_parts_of_a_gguf_model_by_the_prefix_or_by_one_of_them(bucket: S3Ser
 
 
 def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_HEADER", 1 << 12)
+    monkeypatch.setattr(gguf_header, "_FIRST", 1 << 12)
     monkeypatch.setattr(s3_files, "_PART_BYTES", 1 << 20)
     demo = pull_model("smollm2", None, lambda _: None)
     assert demo.gguf is not None
@@ -169,7 +169,7 @@ def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monke
 def test_what_is_no_gguf_file_is_reported_before_it_is_fetched(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "_HEADER", 1 << 12)
+    monkeypatch.setattr(gguf_header, "_FIRST", 1 << 12)
     bucket.put("gguf/m.gguf", WEIGHTS)
     with pytest.raises(ModelLoadError, match="does not begin with the letters GGUF"):
         fetch(f"s3://{BUCKET}/gguf", weights=False)
