@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_VALUES = frozenset({"const", "enum", "default", "examples"})
+_VALUES = frozenset({"const", "enum", "default", "example", "examples"})
 """Keywords whose values are JSON that may look like a schema."""
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 """Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
 
-LISTING = frozenset(
-    {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
+ANNOTATIONS = frozenset(
+    {"title", "description", "default", "example", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
 )
+"""Keywords that allow and forbid nothing; `example` is OpenAPI's."""
+LISTING = ANNOTATIONS | {"$id", "$schema", "$defs", "definitions", "type", "properties", "required"}
 """Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
 
 

@@ -333,6 +333,7 @@ _ONE = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
     ("schema", "closed"),
     [
         ({"type": "object", "title": "One", **_ONE}, True),
+        ({"examples": [{"a": 1}], "default": {"a": 1}, "example": {"a": 2}, "deprecated": True, **_ONE}, True),
         ({**_ONE, "additionalProperties": {"type": "integer"}}, False),
         ({**_ONE, "additionalProperties": True}, False),
         ({**_ONE, "patternProperties": {"^b": {}}}, False),
@@ -353,6 +354,10 @@ def test_an_object_that_only_lists_its_properties_has_no_others(schema: dict[str
     assert takes(tokens, schema, {"a": 1}) == ("b" not in schema.get("required", []) and "minProperties" not in schema)
     assert takes(tokens, schema, {"a": 1, "b": 2}) != closed
     assert takes(tokens, within, [{"a": 1, "b": 2}]) != closed
+    # and in structural tags, of which a response_format beside tools is one
+    written = tokens.tokenize_str('{"a": 1, "b": 2}')
+    tag = LLMatcher(tokens, structural_tag_grammar({"type": "json_schema", "json_schema": schema}))
+    assert (tag.validate_tokens(written) == len(written)) != closed
 
 
 _SIZES = {"additionalProperties": {"type": "integer"}}

@@ -45,7 +45,7 @@ _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
 _MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]')
-"""What is in the JSON text of each schema that `exact_schema` changes or refuses."""
+"""What is in the JSON text of each schema that llguidance would not follow exactly, or not at all."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
@@ -60,16 +60,11 @@ class GrammarError(NotAdmissibleError):
 def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) -> str:
     """Return the grammar of JSON that is valid under a schema, which is given as an object or as its JSON text.
 
-    Schemas are those of https://json-schema.org, draft 2020-12, but an object that only lists its properties has no
-    others. With `compact`, JSON has no white space between tokens.
+    Schemas are those of https://json-schema.org, draft 2020-12, but see `exact_schema`. With `compact`, JSON has no
+    white space between tokens.
     Raises GrammarError if the schema is not valid, uses something that is not supported, or is too large.
     """
-    exact = exact_schema(schema)
-    try:
-        closed = closed_schema(exact.value)
-    except RecursionError as error:
-        raise GrammarError(str(error)) from None
-    return exact_schema_grammar(ExactSchema(closed, json.dumps(closed)), compact=compact)
+    return exact_schema_grammar(exact_schema(schema), compact=compact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +80,18 @@ class ExactSchema:
 def exact_schema(schema: dict[str, Any] | str) -> ExactSchema:
     """Return a schema, narrowed where llguidance would allow values that the schema does not.
 
+    An object that only lists its properties has no others, as with vLLM's default.
     Raises GrammarError if that cannot be done, or the schema is too large or not valid JSON.
     """
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
     value = _parsed(text) if isinstance(schema, str) else schema
-    if not _MAY_BE_INEXACT.search(text):
-        return ExactSchema(value, text)
     try:
-        named = changed_schema(value, partial(without_property_names, root=value))
-        exact = changed_schema(changed_schema(named, with_joined_counts), _exact)
-        return ExactSchema(exact, json.dumps(exact))
+        if _MAY_BE_INEXACT.search(text):
+            named = changed_schema(value, partial(without_property_names, root=value))
+            value = changed_schema(changed_schema(named, with_joined_counts), _exact)
+        closed = closed_schema(value)
+        return ExactSchema(closed, json.dumps(closed))
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
 

@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_engine.schema_walk import ANNOTATIONS
+
 _NAMES = "propertyNames"
 _REST = "additionalProperties"
-_NOTES = frozenset({"title", "description", "default", "examples", "$comment"})
-"""Keywords that allow and forbid nothing."""
 _LONGEST_REST = 100
 """Characters of the schema of the values that is repeated for each name, so that the whole stays small."""
 
@@ -49,7 +49,7 @@ def _rule(names: Any) -> dict[str, Any] | None:
         return {}
     if not isinstance(names, Mapping) or names.get("type", "string") != "string":
         return None
-    rule = {key: value for key, value in names.items() if key != "type" and key not in _NOTES}
+    rule = {key: value for key, value in names.items() if key != "type" and key not in ANNOTATIONS}
     if rule.keys() == {"const"}:
         return {"enum": [rule["const"]]}
     valid = isinstance(rule.get("enum", []), list) and isinstance(rule.get("pattern", ""), str)
@@ -58,7 +58,7 @@ def _rule(names: Any) -> dict[str, Any] | None:
 
 def _referred(schema: Any, root: Any) -> Any:
     """Return the schema to which a `$ref` within `root` leads; a schema without one is returned as it is."""
-    reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - _NOTES == {"$ref"} else None
+    reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - ANNOTATIONS == {"$ref"} else None
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
     found = root

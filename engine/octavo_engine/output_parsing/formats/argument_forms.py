@@ -22,9 +22,9 @@ from octavo_engine.output_parsing.formats.forms import (
     words,
 )
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.schema_walk import LISTING, names_within
+from octavo_engine.schema_walk import ANNOTATIONS, LISTING, names_within
 
-_OF_TEXT = {"type", "title", "description", "default", "examples", "minLength", "maxLength"}
+_OF_TEXT = ANNOTATIONS | {"type", "minLength", "maxLength"}
 """Keywords of a string's schema that a plain text can follow; others, such as `pattern`, need JSON."""
 _OF_CHOICE = _OF_TEXT - {"minLength", "maxLength"}
 """Keywords beside `enum` that change nothing about which of its texts may follow."""
