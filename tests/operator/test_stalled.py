@@ -12,7 +12,8 @@ from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
 from octavo_operator.reconcile.observation.observe import Observation, observe
 from octavo_operator.reconcile.observation.trimmed import trimmed
-from octavo_operator.reconcile.pods.pod_view import view
+from octavo_operator.reconcile.pods.failed_pods import failing_again
+from octavo_operator.reconcile.pods.pod_view import view, views
 from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
@@ -287,6 +288,7 @@ def failed(name: str, message: str, reason: str = "UnexpectedAdmissionError", at
 
 NO_DEVICE = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate nvidia.com/gpu"
 DISK_FULL = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". '
+LOW_DISK = "The node was low on resource: ephemeral-storage. "
 FAILED = [
     ([failed("a", NO_DEVICE), failed("b", NO_DEVICE)], "a on node n1 (UnexpectedAdmissionError): Pod was rejected"),
     ([failed("a", DISK_FULL, "Evicted")], "raise spec.cache.size"),
@@ -370,11 +372,10 @@ def test_of_thousands_of_failed_pods_few_are_looked_at_in_a_pass() -> None:
     crowd = []
     for number in range(12_000):
         refused = failed(f"refused-{number}", NO_DEVICE)
-        refused["metadata"] |= {
-            "creationTimestamp": f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z",
-            "labels": {"pod-template-hash": "r1" if number < 7000 else "r2"},
-        }
-        crowd.append(refused)
+        second = f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z"
+        labels = {"pod-template-hash": "r1" if number < 7000 else "r2"}
+        refused["metadata"] |= {"creationTimestamp": second, "labels": labels}
+        crowd.append({**refused, "statusChanged": second})
     ends = failed("ends", NO_DEVICE)
     ends["metadata"] |= {"deletionTimestamp": LATER}
     others = [pod("serves", container=SERVING), ends]
@@ -382,6 +383,20 @@ def test_of_thousands_of_failed_pods_few_are_looked_at_in_a_pass() -> None:
     kept = [each["metadata"]["name"] for each in observe(("llm", "good"), indexes).pods]
     youngest = [f"refused-{number}" for number in range(11_900, 12_000)]
     assert sorted(kept) == sorted(["serves", "ends", "refused-0", "refused-7000", *youngest])
+
+
+def test_pods_that_fail_after_days_are_noticed_beside_many_that_were_refused_before() -> None:
+    """As when the disks of all nodes are full, some hours after one of them had a broken device."""
+    crowd = [failed(f"refused-{number}", NO_DEVICE, at="2026-01-01T00:00:00Z") for number in range(200)]
+    evicted = [failed(name, LOW_DISK, "Evicted", at="2026-01-01T05:00:00Z") for name in ("served-0", "served-1")]
+    for each in crowd:
+        each["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    for each in evicted:
+        each["metadata"]["creationTimestamp"] = "2025-12-30T00:00:00Z"
+    indexes: dict[str, Any] = {LLMSERVICE.plural: {}, POD.plural: {("llm", "good"): [*evicted, *crowd]}}
+    pods = views(service(), observe(("llm", "good"), indexes).pods)
+    problem = failing_again(pods, "2026-01-01T05:00:10Z")
+    assert problem and "served-0 on node n1 (Evicted)" in problem.message
 
 
 def ending(since: str, **metadata: Any) -> dict[str, Any]:

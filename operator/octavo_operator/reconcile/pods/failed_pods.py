@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.advice import advice
-from octavo_operator.reconcile.pods.pod_view import PodView, revision_of
+from octavo_operator.reconcile.pods.pod_view import PodView, revision_of, status_changed
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.timestamps import seconds_between
 
@@ -27,16 +27,20 @@ Each is a change after which a pass looks at all of them.
 
 
 def without_most_failed(pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return the pods; of those that were ended for good only the youngest, and the first of each revision."""
+    """Return the pods; of those that were ended for good only the last ones, and the first of each revision.
+
+    A pod that has served for days may have ended after many younger ones.
+    """
     there, failed = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
     for pod in pods:
         ended = (pod.get("status") or {}).get("phase") == "Failed" and "deletionTimestamp" not in pod["metadata"]
         (failed if ended else there).append(pod)
     if len(failed) > _MOST:
-        failed.sort(key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
-        older = failed[:-_MOST]
-        first = {revision_of(pod): pod for pod in reversed(older)}
-        failed = [*first.values(), *failed[-_MOST:]]
+        failed.sort(key=status_changed)
+        before, last = failed[:-_MOST], failed[-_MOST:]
+        before.sort(key=lambda pod: pod["metadata"].get("creationTimestamp") or "", reverse=True)
+        first = {revision_of(pod): pod for pod in before}
+        failed = [*first.values(), *last]
     return (*there, *failed)
 
 

@@ -104,7 +104,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         stuck=problem is not None and _lasts(status, problem),
         unstarted_since=_unstarted_since(pod, status),
         failure=_failure_of(pod, status),
-        failed_at=_status_changed(pod),
+        failed_at=status_changed(pod),
         node=(pod.get("spec") or {}).get("nodeName") or "",
     )
 
@@ -134,10 +134,11 @@ def _lasts(status: Mapping[str, Any], problem: Problem) -> bool:
 def _unstarted_since(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     """Return when the status of a pod that its node cannot start last changed; empty: its containers start."""
     waiting = ((each.get("state") or {}).get("waiting") or {} for each in _containers(status))
-    return _status_changed(pod) if any(each.get("reason") in UNSTARTED for each in waiting) else ""
+    return status_changed(pod) if any(each.get("reason") in UNSTARTED for each in waiting) else ""
 
 
-def _status_changed(pod: Mapping[str, Any]) -> str:
+def status_changed(pod: Mapping[str, Any]) -> str:
+    """Return when the status of a trimmed pod last changed (RFC 3339), or else when the pod was made."""
     return pod.get("statusChanged") or pod["metadata"].get("creationTimestamp") or ""
 
 
