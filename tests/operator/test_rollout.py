@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import NODE, POD, Kind
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.observation.trimmed import trimmed
@@ -378,8 +380,8 @@ def test_no_pod_ends_for_a_new_one_on_a_cordoned_node(cordoned: tuple[str, ...],
 class Nodes:
     """Nodes that can be read or not, and which of them were."""
 
-    def __init__(self, allowed: bool = True, **nodes: dict[str, Any]) -> None:
-        self.allowed, self.nodes, self.read = allowed, nodes, list[str]()
+    def __init__(self, allowed: bool = True, refusal: ApiError | None = None, **nodes: dict[str, Any]) -> None:
+        self.allowed, self.refusal, self.nodes, self.read = allowed, refusal, nodes, list[str]()
 
     async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
         assert (verb, kind, namespace) == ("get", NODE, "")
@@ -387,6 +389,8 @@ class Nodes:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         self.read.append(name)
+        if self.refusal:
+            raise self.refusal
         return self.nodes.get(name)
 
 
@@ -397,6 +401,10 @@ async def test_nodes_are_read_only_where_the_scheduler_found_cordoned_ones() -> 
     assert nodes.read == ["n1", "n2", "n3"]
     for unread, asked in ((Nodes(allowed=False), pods), (Nodes(), [*pods[:4], surge()])):
         assert (await cordoned_nodes(unread, asked), unread.read) == (frozenset(), [])
+    for status, refused in ((403, True), (500, False)):  # the first where the API server does not say what it allows
+        failing = cordoned_nodes(Nodes(refusal=ApiError(status, "", "nodes")), pods)
+        with contextlib.nullcontext() if refused else pytest.raises(ApiError):
+            assert await failing == frozenset()
 
 
 @pytest.mark.parametrize(("said", "advised"), [("1 node(s) were unschedulable", False), ("1 Insufficient cpu", True)])

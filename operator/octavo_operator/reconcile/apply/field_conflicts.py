@@ -86,8 +86,8 @@ class _Revert:
 class FieldConflicts:
     """Remembers when each field was last reverted, and which fields other managers keep changing.
 
-    A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes; in a pod
-    template it lasts longer.
+    A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes; where each
+    change starts or ends pods it lasts longer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

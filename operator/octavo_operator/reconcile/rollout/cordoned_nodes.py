@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import NODE, Kind
 from octavo_operator.reconcile.pods.pod_view import PodView
 
 _CORDONED = "node(s) were unschedulable"
+_FORBIDDEN = 403
 _MOST = 20
 """Nodes that are asked for. Where so many pods run, the end of one is no outage."""
 
@@ -23,7 +25,7 @@ class NodeReader(Protocol):
         """Return True if this operator may do so."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the live object, or None."""
+        """Return the live object, or None; ApiError."""
 
 
 async def cordoned_nodes(cluster: NodeReader, pods: Sequence[PodView]) -> frozenset[str]:
@@ -36,5 +38,14 @@ async def cordoned_nodes(cluster: NodeReader, pods: Sequence[PodView]) -> frozen
     names = sorted({pod.node for pod in pods if pod.node and not pod.ended})[:_MOST]
     if not names or not await cluster.may("get", NODE, ""):
         return frozenset()
-    found = {name: await cluster.get(NODE, "", name) for name in names}
-    return frozenset(name for name, node in found.items() if node and (node.get("spec") or {}).get("unschedulable"))
+    return frozenset([name for name in names if await _is_cordoned(cluster, name)])
+
+
+async def _is_cordoned(cluster: NodeReader, name: str) -> bool:
+    try:
+        node = await cluster.get(NODE, "", name)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return False  # the API server had not answered whether the operator may
+    return bool(node and (node.get("spec") or {}).get("unschedulable"))
