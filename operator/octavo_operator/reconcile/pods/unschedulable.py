@@ -1,7 +1,7 @@
 """The problem of a pod that has no node: what it needs, what nodes have, what to do. Pure.
 
-All is read from the scheduler's own sentence, so that the operator needs no right to look at nodes. Its part on
-preemption tells a node that is too small (ending other pods would not help) from one whose devices are in use.
+All is read from the scheduler's own sentence: no right to look at nodes is needed. Its part on preemption tells a node
+that is too small (ending other pods would not help) from one whose devices are in use.
 """
 
 from __future__ import annotations
