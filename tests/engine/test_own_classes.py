@@ -490,6 +490,13 @@ def test_files_that_name_the_class_that_transformers_computes_a_family_with(arch
     assert read_spec(ModelFiles("test", directory=tmp_path)) == expected
 
 
+@pytest.mark.parametrize("key", ["type", "rope_type"])
+def test_yarn_of_sarvam_under_the_name_of_version_5(key: str, tmp_path: Path) -> None:
+    """vLLM reads it there."""
+    name, rope = "SarvamMLAForCausalLM", {**YARN, key: "deepseek_yarn", "rope_theta": 500.0}
+    assert spec_of(tmp_path, name, rope_scaling=..., rope_theta=..., rope_parameters=rope) == spec_of(tmp_path, name)
+
+
 def test_internlm3_within_the_class_of_llama(tmp_path: Path) -> None:
     """As transformers writes it; fields that a file leaves out have InternLM 3's defaults, not Llama's."""
     config = {**SIZES, "num_attention_heads": 8, "attention_bias": True, "mlp_bias": True, "model_type": "internlm3"}

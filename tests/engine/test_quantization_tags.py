@@ -57,3 +57,8 @@ def test_models_of_the_same_tag_are_named_by_more_of_their_names() -> None:
         model_of("o/n", files, "Q8_0")
     assert model_of("o/n", files, "chat-Q8_0") == "chat-Q8_0.gguf"
     assert model_of("o/n", ["mmproj-F16.gguf", "model.gguf"], None) == "model.gguf"
+
+
+def test_a_model_that_has_layers_for_further_tokens_is_one() -> None:
+    files = ["Qwen3.6-27B-MTP-Q8_0.gguf", "mtp-Qwen3.6-27B-Q8_0.gguf"]
+    assert model_of("o/n", files, "Q8_0") == files[0]

@@ -180,7 +180,7 @@ INLINE void pass(const struct attention *a, const struct pass *p, int heads, int
     }
     int count = vectors; /* those whose sums are in registers beside some others */
     while (heads * count > REGISTERS - 4) count /= 2;
-    UNROLL for (int v = 0; v < vectors; v += count) 
+    UNROLL for (int v = 0; v < vectors; v += count)
         add_piece(p, weights, before, state, row, v, count, heads, v ? 0 : vectors, dtype);
 }
 

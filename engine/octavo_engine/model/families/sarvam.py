@@ -16,10 +16,11 @@ def _read_moe(fields: Fields) -> ModelSpec:
 
 
 def _read_mla(fields: Fields) -> ModelSpec:
-    scaling = fields.mapping("rope_scaling")
-    if scaling is not None and "deepseek_yarn" in (scaling.values.get("type"), scaling.values.get("rope_type")):
-        values = {**scaling.values, "type": None, "rope_type": "yarn"}
-        fields = replace(fields, values={**fields.values, "rope_scaling": values})
+    for name in ("rope_scaling", "rope_parameters"):
+        scaling = fields.mapping(name)
+        if scaling is not None and "deepseek_yarn" in (scaling.values.get("type"), scaling.values.get("rope_type")):
+            values = {**scaling.values, "type": None, "rope_type": "yarn"}
+            fields = replace(fields, values={**fields.values, name: values})
     return replace(DEEPSEEK_V3.read(fields), architecture=SARVAM_MLA.architecture)
 
 

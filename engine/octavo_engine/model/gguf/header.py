@@ -126,7 +126,9 @@ class Header:
 
     def refuse_unread(self) -> None:
         """Raise ModelLoadError about a key that changes answers and that was not read."""
-        for name, harmless in _CHANGES_THE_ANSWER.items():
+        # Layers with a window have RoPE of another base, by this key.
+        other_base = {"rope.freq_base_swa": (self.number("rope.freq_base", default=1e4),)}
+        for name, harmless in {**_CHANGES_THE_ANSWER, **other_base}.items():
             key, value = self.key(name), self.fields.values.get(self.key(name))
             if value is not None and value not in harmless and key not in self.fields.read:
                 raise self.fields.wrong(

@@ -13,13 +13,16 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _TAG = re.compile(r"(?:^|[-.])((?:UD-)?\w+)$", re.IGNORECASE | re.ASCII)
 """The end of a file's name that says how its numbers are quantized; Unsloth writes UD- before some."""
 _BESIDE_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-"""Parts of the names of files that are no models: projectors of images, statistics, and models that draft tokens."""
+"""Parts of the names of files that are no models: projectors of images, statistics, and models that draft tokens.
+
+As in llama.cpp they are in lower case: MTP in a name says that the model itself has layers that predict further tokens.
+"""
 
 
 def models_in(paths: Iterable[str]) -> list[str]:
     """Return the paths of the GGUF models among a repository's files, the first part's of one in parts, in order."""
     files = (path for path in paths if path.endswith(".gguf") and ".." not in PurePosixPath(path).parts)
-    return first_parts(path for path in files if not any(part in _name(path).lower() for part in _BESIDE_A_MODEL))
+    return first_parts(path for path in files if not any(part in _name(path) for part in _BESIDE_A_MODEL))
 
 
 def model_of(repository: str, paths: Iterable[str], tag: str | None) -> str:

@@ -73,8 +73,12 @@ def _deepseek2_fields(header: Header) -> dict[str, Any]:
 def _mistral4_fields(header: Header) -> dict[str, Any]:
     """Return Mistral Small 4's fields, whose queries grow with their position."""
     fields = {**latent_fields(header), **router_fields(header, "softmax")}
+    rope, length = fields["rope_parameters"], "attention.temperature_length"
+    if header.has(length) and header.integer(length, 1, 1 << 30) != rope.get("original_max_position_embeddings"):
+        why = f"is not {header.key('rope.scaling.original_context_length')}"
+        raise header.fields.wrong(header.key(length), header.integer(length, 1, 1 << 30), why)
     growth = header.number("attention.temperature_scale", default=0.0)
-    return {**fields, "rope_parameters": {**fields["rope_parameters"], "llama_4_scaling_beta": growth}}
+    return {**fields, "rope_parameters": {**rope, "llama_4_scaling_beta": growth}}
 
 
 def _glm_dsa_fields(header: Header) -> dict[str, Any]:
