@@ -116,7 +116,7 @@ HEADERS = {
     "apertus": ({"xielu.beta": [0.5]}, r"xielu.beta \[0.5\] is not a number for each of 3 layers"),
     "qwen3moe": ({"expert_count": 16384}, "expert_count 16384 is more than the 4 of the file's tensors"),
     "gpt-oss": ({"rope.freq_base_swa": 500.0}, r"rope.freq_base_swa 500.0 changes answers, and gpt-oss is"),
-    "mistral4": ({"attention.temperature_length": 77}, "temperature_length 77 is not mistral4.rope.scaling.original_co"),
+    "mistral4": ({"attention.temperature_length": 77}, "temperature_length 77 is not mistral4.rope"),
     "glm-dsa": ({"attention.indexer.types": None, "context_length": 1 << 20}, "indexer.types None is not a flag for"),
 }
 
