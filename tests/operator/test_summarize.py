@@ -201,6 +201,16 @@ def test_what_has_no_probes_was_killed_by_none() -> None:
         )
 
 
+def test_the_memory_limit_of_what_fetches_adapters_is_not_that_of_the_spec() -> None:
+    killed = {**exited(137, reason="OOMKilled"), "resources": {"limits": {"memory": "1Gi"}}}
+    found = condition(summary(fetching(killed, "adapters"), children=deployment()), ConditionType.DEGRADED)
+    assert found.reason == Reason.OUT_OF_MEMORY
+    assert found.message == (
+        "container adapters of pod good-1 was killed for exceeding its memory limit of 1Gi: raise "
+        "resources.limits.memory of the init container adapters in spec.podTemplate"
+    )
+
+
 def unready(finished: str, unready_since: str, started: str = "2026-01-01T00:00:10Z") -> dict[str, Any]:
     """A pod that runs, with an engine that ended once, and is not ready."""
     container = {

@@ -100,11 +100,7 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
         return _exit_of_others(pod, container, terminated)
     code, words = terminated.get("exitCode", -1), last_message(terminated.get("message") or "")
     if terminated.get("reason") == "OOMKilled":
-        return Problem(
-            Reason.OUT_OF_MEMORY,
-            f"pod {pod} was killed for exceeding its memory limit{_memory_limit(pod, container)}: raise "
-            "spec.resources.limits.memory, or lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests",
-        )
+        return Problem(Reason.OUT_OF_MEMORY, _over_memory_limit(pod, container))
     if code in ASKED_TO_END:
         return Problem(
             Reason.PROBE_FAILED,
@@ -122,13 +118,21 @@ def _killed_help(pod: str, container: str) -> str:
     return _KILLED_HELP.format(pod) if container == CONTAINER else _KILLED_WITHOUT_PROBES.format(container=container)
 
 
-def _memory_limit(pod: str, container: Mapping[str, Any]) -> str:
-    """Return the memory that a container may use, as part of a sentence; empty: its node does not report that."""
+def _over_memory_limit(pod: str, container: Mapping[str, Any]) -> str:
+    """Return that our `container` of the pod of this name exceeded its memory limit, and what helps."""
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
-    if not limit:
-        return ""
-    others = "where the spec sets none, a LimitRange or an admission webhook does"
-    return f" of {limit} ({others}; a pod keeps what it was created with: after a change, kubectl delete pod {pod})"
+    of = f" of {limit}" if limit else ""  # not every node reports it
+    if container["name"] == SIDECAR:  # its limit is not the spec's
+        what = f"container {SIDECAR} of pod {pod} was killed for exceeding its memory limit{of}"
+        return f"{what}: raise resources.limits.memory of the init container {SIDECAR} in spec.podTemplate"
+    source = (
+        " (where the spec sets none, a LimitRange or an admission webhook does; a pod keeps what it was created with: "
+        f"after a change, kubectl delete pod {pod})"
+    )
+    return (
+        f"pod {pod} was killed for exceeding its memory limit{of}{source * bool(limit)}: raise "
+        "spec.resources.limits.memory, or lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests"
+    )
 
 
 def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
