@@ -6,6 +6,7 @@ AVX-512 is there.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,7 +31,7 @@ IN_REGISTER = '#define IN_REGISTER(vector) __asm__("" : "+v"(vector))'
 
 def compile_to(folder: Path, level: str) -> Path:
     """Compile the kernels of `level` for this CPU, with the instructions that it may lack in plain C."""
-    target = FOLDER / build._file_name(level)
+    target = _target(level)
     sources = target.with_suffix("")
     shutil.copytree(
         build.HERE, sources, ignore=shutil.ignore_patterns("*.py", "built", "__pycache__"), dirs_exist_ok=True
@@ -57,8 +58,14 @@ def _calls_kernels(item: pytest.Item) -> bool:
     return not {"kernels", "cpu_kernels"}.isdisjoint(names) or "c_kernel" in item.name
 
 
+def _target(level: str) -> Path:
+    """Return the compiled file's path, which changes when the kernels or a file of this folder change."""
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(HERE.glob("*.[hp]*"))))
+    return FOLDER / digest.hexdigest()[:16] / build._file_name(level)
+
+
 def _kept(level: str) -> Path:
-    target = FOLDER / build._file_name(level)
+    target = _target(level)
     return target if target.exists() else compile_to(FOLDER, level)
 
 
