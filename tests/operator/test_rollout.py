@@ -374,7 +374,18 @@ def test_no_pod_ends_for_a_new_one_on_a_cordoned_node(cordoned: tuple[str, ...],
     assert now.in_place is in_place
     if not in_place:
         assert (now.blocked, now.problem.reason) == (True, Reason.NO_GPU_FOR_SURGE)
-        assert "kubectl uncordon n1, n2, on which an old pod runs" in now.problem.message
+        assert "kubectl uncordon n1 n2 if a new pod may run there" in now.problem.message
+
+
+@pytest.mark.parametrize("strategy", ["Auto", "Surge"])
+@pytest.mark.parametrize("cordoned", [{"n1"}, {"n1", "n2"}], ids=["one", "all"])
+def test_in_place_is_not_advised_where_all_old_pods_run_on_cordoned_nodes(strategy: str, cordoned: set[str]) -> None:
+    """The serving pods would end for nothing."""
+    wants_more = surge(said=CORDONED, placement=placement(requests={GPU: "2"}))
+    pods = [old(node="n1"), old(node="n2"), wants_more]
+    problem = rollout_state(rollout(strategy=strategy), live(), pods, at(9999), cordoned=frozenset(cordoned)).problem
+    assert f"kubectl uncordon {' '.join(sorted(cordoned))} if" in problem.message
+    assert ("InPlace" in problem.message) is (cordoned == {"n1"})
 
 
 class Nodes:

@@ -36,7 +36,7 @@ class Obstacle:
     helped: bool
     """Whether ending an old pod helps."""
     of_room: bool = True
-    """Whether the pod starts once there is room. Otherwise no pod of this revision starts, with or without old pods."""
+    """Whether the pod might start in the place of old pods; else the strategy InPlace would end them for nothing."""
 
 
 def obstacles(
@@ -69,6 +69,7 @@ def _of_pod(
     if not (pod.waits and before):
         return None
     message = pod.waits.message + _cordoned_sentence(before, cordoned)
+    open_nodes = any(old.node not in cordoned for old in before)
 
     def obstacle(reason: Reason, helps: Callable[[PodView], bool]) -> Obstacle:
         return Obstacle(reason, message, pod.waits_since, any(map(helps, before)))
@@ -78,13 +79,13 @@ def _of_pod(
 
     match pod.waits.reason:
         case Reason.WAITING_FOR_GPU:
-            return obstacle(Reason.NO_GPU_FOR_SURGE, makes_room)
+            return replace(obstacle(Reason.NO_GPU_FOR_SURGE, makes_room), of_room=open_nodes)
         case Reason.SCHEDULING_GATED:  # whatever holds it counts what old pods have
             return obstacle(Reason.SURGE_GATED, lambda _: True)
         case Reason.UNSCHEDULABLE | Reason.NO_SCHEDULER if not usual_wait_seconds(pod, now):
             held = bool(lacking(message)) or any(words in message for words in _HELD_BY_OLD_PODS)
             found = obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
-            return replace(found, of_room=held)  # else its nodes are cordoned, tainted or not there
+            return replace(found, of_room=held and open_nodes)  # else its nodes are cordoned, tainted or not there
         case Reason.WAITING_FOR_VOLUMES if not usual_wait_seconds(pod, now):
             # Without a node it waits for a claim that is not there, or has no volume: no end of a pod brings that.
             claims = pod.claims & exclusive if pod.scheduled else frozenset()
@@ -94,8 +95,8 @@ def _of_pod(
 
 def _cordoned_sentence(before: Sequence[PodView], cordoned: frozenset[str]) -> str:
     """Return which nodes of the pods `before` take no new pod, as the end of a sentence; empty: none."""
-    names = ", ".join(sorted({old.node for old in before} & cordoned))
-    return f"; kubectl uncordon {names}, on which an old pod runs, if a new pod may run there" if names else ""
+    names = " ".join(sorted({old.node for old in before} & cordoned))
+    return f"; old pods run on cordoned nodes: kubectl uncordon {names} if a new pod may run there" if names else ""
 
 
 def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
