@@ -20,6 +20,7 @@ FILES = [
     "Qwen3-8B-imatrix.gguf",
     "mtp-Qwen3-8B-Q8_0.gguf",
     "../../Qwen3-8B-Q3_K_M.gguf",
+    "/root/Qwen3-8B-Q5_K_M.gguf",
 ]
 
 
@@ -41,7 +42,7 @@ def test_a_tag_is_the_end_of_a_models_name(tag: str, file: str) -> None:
     assert model_of("o/n", FILES, tag) == file
 
 
-@pytest.mark.parametrize("tag", ["Q4_K", "K_M", "Q3_K_M", "F16", "00001-of-00002", "Q4_K_M.gguf"])
+@pytest.mark.parametrize("tag", ["Q4_K", "K_M", "Q3_K_M", "Q5_K_M", "F16", "00001-of-00002", "Q4_K_M.gguf"])
 def test_no_other_tag_names_a_model(tag: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         model_of("o/n", FILES, tag)

@@ -21,7 +21,7 @@ As in llama.cpp they are in lower case: MTP in a name says that the model itself
 
 def models_in(paths: Iterable[str]) -> list[str]:
     """Return the paths of the GGUF models among a repository's files, the first part's of one in parts, in order."""
-    files = (path for path in paths if path.endswith(".gguf") and ".." not in PurePosixPath(path).parts)
+    files = (path for path in paths if path.endswith(".gguf") and not {"/", ".."} & {*PurePosixPath(path).parts})
     return first_parts(path for path in files if not any(part in _name(path) for part in _BESIDE_A_MODEL))
 
 
