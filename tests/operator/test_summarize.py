@@ -1004,6 +1004,8 @@ BESIDE = [
     ("crashes while the engine loads", RUNNING, exited(7, "no token"), "Loading", "exit code 7: no token", True),
     ("not ready", SERVING, STARTED, "NotReady", "good-1 is ready, but its container mesh is not", False),
     ("crashes", SERVING, exited(7, "no token"), "NotReady", "mesh of pod good-1 ended with exit code 7", True),
+    ("both crash", exited(2, "no flag --x"), exited(7, "no token"), "Failed", "exit code 2: no flag --x", True),
+    ("starts again", exited(2, "no flag --x"), {**STARTED, "started": False}, "Failed", "no flag --x", True),
 ]
 
 

@@ -254,16 +254,22 @@ def _unready_since(pod: Mapping[str, Any]) -> str | None:
 def _unfinished(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the init container for which the engine waits: it has not ended, or, of sidecars, not started; None: none.
 
-    A sidecar that fails beside a running engine is started again while that goes on.
+    A sidecar that fails later is started again while the engine runs, or is itself started again.
     """
     containers: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    sidecars, runs = {each["name"] for each in sidecar_statuses(pod)}, running_engine(pod) is not None
+    sidecars, begun = {each["name"] for each in sidecar_statuses(pod)}, _has_begun(pod)
     for container in containers:
         ended = ((container.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
-        goes_on = runs or has_started(container)
+        goes_on = begun or has_started(container)
         if not (goes_on if container["name"] in sidecars else ended):
             return container
     return None
+
+
+def _has_begun(pod: Mapping[str, Any]) -> bool:
+    """Return True if the engine runs, or ends again and again."""
+    waiting = ((engine_status(pod) or {}).get("state") or {}).get("waiting") or {}
+    return running_engine(pod) is not None or waiting.get("reason") == "CrashLoopBackOff"
 
 
 def _before_the_engine(
