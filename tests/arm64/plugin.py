@@ -43,6 +43,7 @@ class RemoteKernels:
     """The kernels compiled to `path`, in place of ctypes.CDLL."""
 
     def __init__(self, path: str) -> None:
+        self._name = path
         memory = ctypes.CDLL(None).shared_memory()
         cpu = CPUS[Path(path).name.split("-")[1]]
         command = (EMULATOR, "-L", ROOT, "-cpu", cpu, str(FOLDER / "call_kernels"), path, str(memory))
