@@ -82,8 +82,8 @@ def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[
     monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
-        if isinstance(linear, Linear):
-            linear.weights.in_8_bits = scheme is not None
+        if isinstance(linear, Linear) and scheme is not None:
+            linear.weights.in_8_bits, linear.weights.coded = True, None  # as on a GPU that multiplies in FP8
     one, zero = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
     inputs = StepInputs(zero, zero, torch.tensor([0, 1]).int(), one, (one[None],), (zero,), zero, (1,), (1,))
     caches = backend.allocate(spec.kv_groups[0], 2, 16, torch.bfloat16, CPU)

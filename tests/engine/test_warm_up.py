@@ -119,8 +119,8 @@ def make_worker(
     count = len(spec.kv_groups)
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
-        if isinstance(linear, Linear):
-            linear.weights.in_8_bits = scheme is not None
+        if isinstance(linear, Linear) and scheme is not None:
+            linear.weights.in_8_bits, linear.weights.coded = True, None  # as on a GPU that multiplies in FP8
     cache = allocate_cache(
         backend,
         spec.kv_groups,
