@@ -525,6 +525,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "RoPE of halves": ("ChatGLMModel", {"original_rope": False}, "original_rope False"),
     "biases of Qwen": ("QWenLMHeadModel", {"no_bias": False}, "no_bias False"),
     "sigmoid": ("DeepseekForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func 'sigmoid'"),
+    "softmax of Sarvam": ("SarvamMLAForCausalLM", {"score_function": "softmax"}, "score_function 'softmax' is not"),
     "InfLLM": ("MiniCPMForCausalLM", {"sparse_config": {"topk": 64}}, "sparse_config"),
     "a normalised head": ("BailingMoeForCausalLM", {"norm_head": True}, "norm_head True"),
     "softmax": ("BailingMoeV2ForCausalLM", {"score_function": "softmax"}, "score_function 'softmax'"),

@@ -16,6 +16,8 @@ def _read_moe(fields: Fields) -> ModelSpec:
 
 
 def _read_mla(fields: Fields) -> ModelSpec:
+    if (scores := fields.text("score_function", default="sigmoid")) != "sigmoid":
+        raise fields.wrong("score_function", scores, "is not supported, only sigmoid")
     for name in ("rope_scaling", "rope_parameters"):
         scaling = fields.mapping(name)
         if scaling is not None and "deepseek_yarn" in (scaling.values.get("type"), scaling.values.get("rope_type")):
