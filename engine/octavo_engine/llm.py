@@ -106,6 +106,8 @@ class LLM:
         """
         if isinstance(prompts, str):
             raise TypeError("prompts must be a sequence of prompts, not a str: put a single prompt into a list")
+        if isinstance(stop, str) or "" in stop:
+            raise ValueError("stop must be a sequence of strings, of which none is empty: put a single one into a list")
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         digests = [self._digest(name) for name in _each(adapter, len(prompts))]
         if not len(prompts) == len(each) == len(digests):

@@ -48,10 +48,10 @@ def test_a_wrong_base_url_is_told(with_files: Served, path: str, meant: str) -> 
     assert (answer.status_code, f"it is at {meant}: the base URL" in answer.text) == (404, bool(meant))
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/version/", "/health/"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/models/", "/version/", "/health/"])
 def test_no_path_with_another_slash_is_redirected(with_files: Served, path: str) -> None:
     """Starlette would, to what the client's Host header says."""
-    for method in ("GET", "POST"):
+    for method in ("GET", "POST") if path != "/v1/models/" else ("GET",):
         answer = with_files.http.request(method, path, headers={"Host": "elsewhere"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
         assert f"it is at {path[:-1]}, without a slash at the end" in answer.text

@@ -64,6 +64,9 @@ def test_a_prompt_that_cannot_be_answered_harms_no_other(llm: LLM) -> None:
 def test_what_does_not_fit_the_prompts_is_refused_before_any_is_computed(llm: LLM) -> None:
     with pytest.raises(TypeError, match="put a single prompt into a list"):
         llm.generate("w1 w2", GREEDY)
+    for stop in ("w1", [""]):
+        with pytest.raises(ValueError, match="none is empty: put a single one into a list"):
+            llm.generate([[1]], GREEDY, stop=stop)
     with pytest.raises(TypeError, match="put a single list into a list"):
         llm.chat([{"role": "user", "content": "Hi"}], GREEDY)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="2 prompts, 1 `sampling`, 2 `adapter`: give one"):

@@ -232,6 +232,7 @@ def test_a_text_that_can_be_read_in_very_many_ways_ends_its_request(masks: Gramm
     found = (masks.masks([MaskRow("ambiguous", answer[:count], ())]).errors for count in range(len(answer) + 1))
     [error] = next(errors for errors in found if errors).values()
     assert isinstance(error, NotAdmissibleError)
+    assert "reads the text in more than 10,000 ways; write rules that read it in one way" in str(error)
 
 
 @pytest.mark.parametrize(

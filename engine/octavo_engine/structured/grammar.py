@@ -48,6 +48,8 @@ _MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|"propertyNames"|[0-9.]{1
 """What is in the JSON text of each schema that llguidance would not follow exactly, or not at all."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
+_TOO_MANY_WAYS = "Too many items ("
+"""In llguidance's error where a mask needs more than `step_max_items`."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
 _WITHOUT_FORCING = json.dumps({"name": "no_forcing", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'})
 """A grammar to which no other one refers. Its option `no_forcing` applies to all grammars in the same list."""
@@ -216,6 +218,11 @@ def reason(matcher: LLMatcher) -> str:
     error = matcher.get_error().removesuffix("<non-verbose/>").strip()
     if error == _NOTHING_ALLOWED:
         return "the grammar allows no text"
+    if _TOO_MANY_WAYS in error:
+        return (
+            f"the grammar reads the text in more than {LIMITS.step_max_items:,} ways; write rules that read it in one "
+            'way, such as `list: item ("," item)*` instead of `list: list "," list`'
+        )
     return error[:500] or f"the grammar stopped: {matcher.stop_reason()}"
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from fastapi import APIRouter
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -50,6 +51,8 @@ def routes(serving: Serving) -> APIRouter:
     @router.head("/v1/models/{model:path}", include_in_schema=False)
     @router.get("/v1/models/{model:path}")
     async def get_model(request: Request, model: str) -> Response:
+        if not model:
+            raise HTTPException(404)
         found = {each.id: each for each in models()}
         serving.check_model(model)
         shown = _model_info(found[model]) if for_anthropic(request.scope) else found[model]
