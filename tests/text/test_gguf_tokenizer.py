@@ -71,9 +71,9 @@ def test_unigrams_are_those_of_xlm_roberta(tmp_path: Path) -> None:
     assert ours.encode_pair("hello", "he").ids == theirs("hello", "he")["input_ids"]
 
 
-def _bytes_file(path: Path, pre: str, **values: Any) -> Tokenizer:
+def _bytes_file(path: Path, pre: str, extra: tuple[str, ...] = (), **values: Any) -> Tokenizer:
     special = ["<s>", "</s>", "<mask>"]
-    tokens = [*special, *bytes_to_unicode().values(), "Ã©"]
+    tokens = [*special, *bytes_to_unicode().values(), "Ã©", *extra]
     values = {"bos_token_id": 0, "eos_token_id": 1, "sep_token_id": 1, **values}
     kinds = [CONTROL] * 3 + [NORMAL] * (len(tokens) - 3)
     all_values = {"tokenizer_model": "gpt2", "tokenizer_pre": pre, "token_merges": ["Ã ©"], **values}
@@ -109,6 +109,13 @@ def test_texts_are_composed_where_the_models_own_tokenizer_does(tmp_path: Path) 
     assert Qwen2Tokenizer()._tokenizer.normalizer.normalize_str("e\u0301") == "\u00e9"
     assert len(_bytes_file(tmp_path / "qwen2.gguf", "qwen2").encode("e\u0301")) == 1
     assert len(_bytes_file(tmp_path / "llama.gguf", "gpt-4o").encode("e\u0301")) == 3
+
+
+@pytest.mark.parametrize(("pre", "count"), [("glm5", 1), ("glm4", 1), ("chatglm-bpe", 2)])
+def test_words_that_no_merges_make_are_tokens_where_llama_cpp_says_so(tmp_path: Path, pre: str, count: int) -> None:
+    """`é` of two bytes has a token, and the file's only merge is of other letters."""
+    tokenizer = _bytes_file(tmp_path / "m.gguf", pre, ("ab",), token_merges=["a b"])
+    assert len(tokenizer.encode("\u00e9")) == count
 
 
 def test_spaces_after_the_tokens_of_phi_3_belong_to_them(tmp_path: Path) -> None:

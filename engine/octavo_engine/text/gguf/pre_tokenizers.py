@@ -90,7 +90,7 @@ _CHAMELEON = (
 
 _LIKE_LLAMA3 = "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"
 _SPLITS: dict[str, str | tuple[str, ...]] = {
-    **dict.fromkeys((*_LIKE_LLAMA3, "dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _LLAMA3),
+    **dict.fromkeys((*_LIKE_LLAMA3, "dbrx", "smaug-bpe", "chatglm-bpe", "glm4", "glm5"), _LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "grok-2"), _QWEN2),
     **dict.fromkeys(("kormo", "f2llmv2", "solar-open"), _QWEN2),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3),
@@ -128,7 +128,9 @@ CHARACTERS = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe"})
 """Names of vocabularies of characters rather than of bytes, whose text is not cut into words."""
 COMPOSED = frozenset({"qwen2", "qwen35", "command-r", "mpt", "olmo", "modern-bert"})
 """Pre-tokenizers of models whose texts are composed first (Unicode's NFC), which llama.cpp leaves out."""
-IGNORE_MERGES = frozenset({*_LIKE_LLAMA3, "tekken", "llama4", "gpt-4o", "minicpm5", "youtu", "granite-embed-multi-97m"})
+IGNORE_MERGES = frozenset(
+    {*_LIKE_LLAMA3, "tekken", "llama4", "gpt-4o", "minicpm5", "youtu", "granite-embed-multi-97m", "glm4", "glm5"}
+)
 """Pre-tokenizers after which a word that is in the vocabulary becomes one token, without merges."""
 BOS_BY_DEFAULT = frozenset({*_LIKE_LLAMA3, "tekken", "chameleon"})
 """Pre-tokenizers of models whose prompts begin with the BOS token if the metadata does not say so."""
