@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.model.layers.experts.router import choose
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn, all_experts

@@ -22,8 +22,8 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
 from octavo_engine.engine.startup.resolved_config import attention_task, make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.kernels.experts import Experts
-from octavo_engine.kernels.moe_autotune import torch_mixture_of_experts
+from octavo_engine.kernels.experts.experts import Experts
+from octavo_engine.kernels.experts.moe_autotune import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment

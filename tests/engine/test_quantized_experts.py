@@ -23,8 +23,8 @@ from torch import Tensor
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.experts import ExpertCodes, Experts
-from octavo_engine.kernels.moe import multiplies
+from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
+from octavo_engine.kernels.experts.moe import multiplies
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import ALONE, Collectives

@@ -22,8 +22,8 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.kernels import moe_autotune
-from octavo_engine.kernels.moe import mixture_of_experts
+from octavo_engine.kernels.experts import moe_autotune
+from octavo_engine.kernels.experts.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.checkpoint import Span, unsharded
 from octavo_engine.model.collectives import Collectives

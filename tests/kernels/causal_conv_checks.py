@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from octavo_engine.kernels.causal_conv import causal_conv, causal_conv_kernel, conv_state_kernel
+from octavo_engine.kernels.recurrent.causal_conv import causal_conv, causal_conv_kernel, conv_state_kernel
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned
 from tests.kernels.sequences import steps

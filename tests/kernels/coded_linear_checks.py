@@ -7,20 +7,20 @@ from unittest.mock import patch
 
 import torch
 
-from octavo_engine.kernels import interleaved_trial
-from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
-from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.interleaved import (
+from octavo_engine.kernels.quantized import interleaved_trial
+from octavo_engine.kernels.quantized.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
+from octavo_engine.kernels.quantized.coded_numbers import can_dequantize, dequantize, dequantize_kernel
+from octavo_engine.kernels.quantized.interleaved import (
     can_be_interleaved,
     dequantize_interleaved,
     dequantize_interleaved_kernel,
     interleave,
 )
-from octavo_engine.kernels.interleaved_linear import interleaved_linear_kernel
-from octavo_engine.kernels.interleaved_linear import tiles_for as interleaved_tiles_for
-from octavo_engine.kernels.interleaved_trial import interleave_if_right
-from octavo_engine.kernels.split_columns import sum_kernel
+from octavo_engine.kernels.quantized.interleaved_linear import interleaved_linear_kernel
+from octavo_engine.kernels.quantized.interleaved_linear import tiles_for as interleaved_tiles_for
+from octavo_engine.kernels.quantized.interleaved_trial import interleave_if_right
+from octavo_engine.kernels.quantized.split_columns import sum_kernel
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import TritonCodedProduct, triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.kernels.activation import act_mul_fp8
-from octavo_engine.kernels.coded_linear import coded_linear, most_tokens
-from octavo_engine.kernels.coded_numbers import dequantize
+from octavo_engine.kernels.attention.kv_write import write_kv
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.fp8 import parts, quantize, quantize_kernel
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
-from octavo_engine.kernels.kv_write import write_kv
 from octavo_engine.kernels.norm import rms_norm_fp8
+from octavo_engine.kernels.quantized.coded_linear import coded_linear, most_tokens
+from octavo_engine.kernels.quantized.coded_numbers import dequantize
 from octavo_engine.model.quantization.e4m3 import fp8_linear
 from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check

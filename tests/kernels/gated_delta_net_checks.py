@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from octavo_engine.kernels.gated_delta_net import (
+from octavo_engine.kernels.recurrent.gated_delta_net import (
     RECURRENT_TOKENS,
     chunk_kernel,
     gated_delta_net,

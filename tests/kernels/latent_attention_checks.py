@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from octavo_engine.kernels.attention_segments import PagedSequences
-from octavo_engine.kernels.latent_attention import (
+from octavo_engine.kernels.attention.attention_segments import PagedSequences
+from octavo_engine.kernels.attention.latent_attention import (
     ROWS,
     SEGMENTS,
     latent_attention,

@@ -10,13 +10,10 @@ from unittest.mock import patch
 
 import torch
 
-from octavo_engine.kernels import moe
-from octavo_engine.kernels.coded_numbers import dequantize
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.experts import ExpertCodes, Experts
-from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY
-from octavo_engine.kernels.lora import LoraWeights
-from octavo_engine.kernels.moe import (
+from octavo_engine.kernels.experts import moe
+from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
+from octavo_engine.kernels.experts.moe import (
     SOME_ROWS,
     RoutedRows,
     mixture_of_experts,
@@ -26,8 +23,15 @@ from octavo_engine.kernels.moe import (
     multiplies,
     tiles_for,
 )
-from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts, torch_mixture_of_experts
-from octavo_engine.kernels.moe_lora import mixture_with_adapters
+from octavo_engine.kernels.experts.moe_autotune import (
+    MixtureOfExperts,
+    autotune_mixture_of_experts,
+    torch_mixture_of_experts,
+)
+from octavo_engine.kernels.experts.moe_lora import mixture_with_adapters
+from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY
+from octavo_engine.kernels.lora import LoraWeights
+from octavo_engine.kernels.quantized.coded_numbers import dequantize
 from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned

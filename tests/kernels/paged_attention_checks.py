@@ -13,16 +13,21 @@ from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant, LayerCache, StepInputs
 from octavo_engine.attention.torch_reference import to_cache
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.kernels.attention_reduce import attention_reduce_kernel
-from octavo_engine.kernels.attention_segments import ContextSplit, PagedSequences, list_segments_kernel, max_segments
-from octavo_engine.kernels.gpu_limits import HOPPER_SHARED_MEMORY
-from octavo_engine.kernels.paged_attention import (
+from octavo_engine.kernels.attention.attention_reduce import attention_reduce_kernel
+from octavo_engine.kernels.attention.attention_segments import (
+    ContextSplit,
+    PagedSequences,
+    list_segments_kernel,
+    max_segments,
+)
+from octavo_engine.kernels.attention.paged_attention import (
     paged_attention,
     scratch_floats,
     split_of,
     tile_shape,
 )
-from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
+from octavo_engine.kernels.attention.paged_attention_kernel import paged_attention_kernel
+from octavo_engine.kernels.gpu_limits import HOPPER_SHARED_MEMORY
 from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 

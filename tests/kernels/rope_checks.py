@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.kv_write import write_heads, write_heads_kernel, write_kv, write_kv_kernel
-from octavo_engine.kernels.rope import rope, rope_kernel, tile_shape
+from octavo_engine.kernels.attention.kv_write import write_heads, write_heads_kernel, write_kv, write_kv_kernel
+from octavo_engine.kernels.attention.rope import rope, rope_kernel, tile_shape
 from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 from tests.kernels.rounding import FP8, assert_rounded_alike, to_fp8

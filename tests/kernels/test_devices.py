@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo_engine.kernels.moe import SOME_ROWS, tiles_for
-from octavo_engine.kernels.paged_attention import tile_shape
+from octavo_engine.kernels.attention.paged_attention import tile_shape
+from octavo_engine.kernels.experts.moe import SOME_ROWS, tiles_for
 from tests.cluster.layout import user_cache
 from tests.kernels.check import Build
 from tests.kernels.devices import DEVICES, Device, Found, builds_of, compiled_on, failures, table

@@ -17,16 +17,16 @@ from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
-from octavo_engine.kernels.causal_conv import causal_conv
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.attention.latent_attention import ROWS
+from octavo_engine.kernels.experts.experts import Experts
+from octavo_engine.kernels.experts.moe import mixture_of_experts
 from octavo_engine.kernels.fp8 import quantize
 from octavo_engine.kernels.fp8_activations import Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
-from octavo_engine.kernels.gated_delta_net import gated_delta_net
-from octavo_engine.kernels.latent_attention import ROWS
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
-from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.kernels.recurrent.causal_conv import causal_conv
+from octavo_engine.kernels.recurrent.gated_delta_net import gated_delta_net
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.layers.residual import ResidualSum

@@ -15,11 +15,11 @@ from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVG
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
-from octavo_engine.kernels.attention_segments import ContextSplit, PagedSequences, most_listed
-from octavo_engine.kernels.kv_write import write_heads, write_kv
-from octavo_engine.kernels.latent_attention import has_tiles_for, latent_attention, latent_scratch_floats
-from octavo_engine.kernels.paged_attention import paged_attention, scratch_floats, split_of
-from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
+from octavo_engine.kernels.attention.attention_segments import ContextSplit, PagedSequences, most_listed
+from octavo_engine.kernels.attention.kv_write import write_heads, write_kv
+from octavo_engine.kernels.attention.latent_attention import has_tiles_for, latent_attention, latent_scratch_floats
+from octavo_engine.kernels.attention.paged_attention import paged_attention, scratch_floats, split_of
+from octavo_engine.kernels.attention.paged_attention_kernel import paged_attention_kernel
 
 
 @dataclass(slots=True)

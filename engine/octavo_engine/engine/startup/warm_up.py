@@ -86,7 +86,7 @@ def _decodes(groups: Sequence[KVGroupSpec]) -> tuple[int, ...]:
 
 def _lengths(spec: ModelSpec) -> list[int]:
     """Return prompt lengths for which kernels choose different tiles; experts' kernels choose by rows per expert."""
-    from octavo_engine.kernels.moe import FEW_ROWS, SOME_ROWS
+    from octavo_engine.kernels.experts.moe import FEW_ROWS, SOME_ROWS
 
     mixtures = {layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, MoESpec)}
     borders = {rows * moe.num_experts // moe.top_k + 1 for moe in mixtures for rows in (FEW_ROWS, SOME_ROWS)}

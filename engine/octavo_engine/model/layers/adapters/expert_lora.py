@@ -61,5 +61,5 @@ class ExpertAdapters:
 
     @property
     def for_kernels(self) -> tuple[Any, Any, Tensor]:
-        """Return the weights of both projections and the slots, as Triton's kernels read them (kernels/moe_lora.py)."""
+        """Return the weights of both projections and the slots, as kernels/experts/moe_lora.py reads them."""
         return self.lora.gate_up.weights, self.lora.down.weights, self.slots

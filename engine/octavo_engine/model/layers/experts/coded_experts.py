@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.experts import ExpertCodes
+from octavo_engine.kernels.experts.experts import ExpertCodes
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, transposed
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
@@ -109,6 +109,6 @@ def _multiplied(codes: CodedWeight, options: LayerOptions) -> bool:
     """Return True if the device's kernels multiply these codes."""
     if options.support.keeps_codes:
         return codes.known_to_kernels
-    from octavo_engine.kernels.moe import multiplies  # it imports Triton, which takes a CPU's engine a second
+    from octavo_engine.kernels.experts.moe import multiplies  # it imports Triton, which takes a CPU's engine a second
 
     return multiplies(codes)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.context import StepContext
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import (
     CheckpointTensor,
@@ -358,7 +358,7 @@ class MoE(nn.Module):
         yield from ((span, alignment) for span in (self.inner, self.width) if span.size % alignment)
 
     def step_bytes(self) -> int:
-        """Return an upper bound of one token's bytes in this layer, by kernels/moe.py, moe_autotune.py or PyTorch.
+        """Return an upper bound of one token's bytes in this layer, by the kernels in kernels/experts/ or by PyTorch.
 
         It counts rows by expert: input, both products, the activation between them, and float32 results in two orders.
         One expert after another has only a few rows for itself, which `scratch_bytes` counts.

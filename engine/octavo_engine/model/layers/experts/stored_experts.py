@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.model.checkpoint import (
     CheckpointTensor,
     Piece,

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.experts import cut_off
+from octavo_engine.kernels.experts.experts import cut_off
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.feed_forward.sparse_gate import above_quantile

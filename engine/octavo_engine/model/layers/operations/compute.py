@@ -12,7 +12,7 @@ from torch import Tensor
 
 from octavo_engine.attention.context import StepContext
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters

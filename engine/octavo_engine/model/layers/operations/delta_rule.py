@@ -1,4 +1,4 @@
-"""The gated delta rule (arXiv 2412.06464) in PyTorch; kernels/gated_delta_net.py says what is computed, for GPUs.
+"""The gated delta rule (arXiv 2412.06464) in PyTorch; for GPUs kernels/recurrent/gated_delta_net.py computes it.
 
 Of each head, with decay a and strength b, token by token: state = a * state; state += k (b * (v - state^T k))^T; and
 the result is state^T q. Sequences of one token are computed by these formulas, all at once. Longer ones are computed in

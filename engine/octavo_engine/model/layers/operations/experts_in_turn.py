@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.operations.products import CodedProduct, Product
 

@@ -10,20 +10,20 @@ from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
-from octavo_engine.kernels.causal_conv import causal_conv
-from octavo_engine.kernels.coded_linear import coded_linear, most_tokens
-from octavo_engine.kernels.coded_numbers import can_dequantize, dequantize
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
+from octavo_engine.kernels.experts.moe import mixture_of_experts
+from octavo_engine.kernels.experts.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
+from octavo_engine.kernels.experts.moe_lora import mixture_with_adapters
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.kernels.gated_delta_net import gated_delta_net, has_tiles_for
-from octavo_engine.kernels.interleaved import dequantize_interleaved
-from octavo_engine.kernels.interleaved_trial import interleave_if_right
-from octavo_engine.kernels.moe import mixture_of_experts
-from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
-from octavo_engine.kernels.moe_lora import mixture_with_adapters
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.kernels.quantized.coded_linear import coded_linear, most_tokens
+from octavo_engine.kernels.quantized.coded_numbers import can_dequantize, dequantize
+from octavo_engine.kernels.quantized.interleaved import dequantize_interleaved
+from octavo_engine.kernels.quantized.interleaved_trial import interleave_if_right
+from octavo_engine.kernels.recurrent.causal_conv import causal_conv
+from octavo_engine.kernels.recurrent.gated_delta_net import gated_delta_net, has_tiles_for
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.operations import activations
 from octavo_engine.model.layers.operations.compute import Compute
@@ -45,7 +45,7 @@ def triton_compute() -> Compute:
     They are norm, GEMM, RoPE with the write to the cache, then attention, GEMM, norm, GEMM, gate, GEMM.
 
     They round where Hugging Face transformers does but for two places: a linear's product and its addend are rounded
-    once, after they are added; and angles stay float32 (kernels/rope.py).
+    once, after they are added; and angles stay float32 (kernels/attention/rope.py).
 
     The residual is added in the GEMM's epilogue, not by the norm after it, which saves one of five passes over
     [T, hidden] between two linears: the epilogue reads the residual and writes the sum, the norm reads the sum and

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.experts.experts import Experts
+from octavo_engine.kernels.experts.moe import RoutedRows
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
-from octavo_engine.kernels.moe import RoutedRows
 
 
 def mixture_with_adapters(

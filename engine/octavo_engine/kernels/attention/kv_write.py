@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo_engine.kernels.attention.rope import for_each_head, rotated, tile_of_heads, tile_shape
 from octavo_engine.kernels.fp8 import bits_of_fp8, for_kernels, to_fp8
-from octavo_engine.kernels.rope import for_each_head, rotated, tile_of_heads, tile_shape
 
 _WRITTEN_AT_ONCE = 256
 """Elements of a key that a program of one warp writes: 8 for each lane, 16 bytes of bfloat16."""

@@ -47,7 +47,7 @@ class Experts:
     gated: bool = True
     gate_up_scales: Tensor | None = None
     """[E, 2 * intermediate, hidden / 32] uint8: weights are MXFP4's codes then, uint8 [E, rows, columns / 2], which
-    kernels/moe.py alone multiplies."""
+    kernels/experts/moe.py alone multiplies."""
     down_scales: Tensor | None = None
     """[E, hidden, intermediate / 32]"""
     coded: tuple[ExpertCodes, ExpertCodes] | None = None

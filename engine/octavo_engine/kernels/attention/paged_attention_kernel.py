@@ -5,9 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_reduce import store_partials
-from octavo_engine.kernels.attention_segments import segment_range, visible_range
-from octavo_engine.kernels.paged_tiles import (
+from octavo_engine.kernels.attention.attention_reduce import store_partials
+from octavo_engine.kernels.attention.attention_segments import segment_range, visible_range
+from octavo_engine.kernels.attention.paged_tiles import (
     attend_tiles,
     cut_where_all_see,
     empty_softmax,

@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_segments import sequence_at
+from octavo_engine.kernels.attention.attention_segments import sequence_at
 
 RECURRENT_TOKENS = 8
 """A sequence with at most so many tokens in a step is computed token by token."""

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.experts import Experts
-from octavo_engine.kernels.moe import mixture_of_experts
+from octavo_engine.kernels.experts.experts import Experts
+from octavo_engine.kernels.experts.moe import mixture_of_experts
 
 log = logging.getLogger(__name__)
 

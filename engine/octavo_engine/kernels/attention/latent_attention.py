@@ -11,10 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_reduce import Partials, reduce_segments, store_partials
-from octavo_engine.kernels.attention_segments import PagedSequences, segment_size, visible_range
+from octavo_engine.kernels.attention.attention_reduce import Partials, reduce_segments, store_partials
+from octavo_engine.kernels.attention.attention_segments import PagedSequences, segment_size, visible_range
+from octavo_engine.kernels.attention.paged_tiles import empty_softmax, find_tile, online_softmax
 from octavo_engine.kernels.fp8 import for_kernels, of_fp8
-from octavo_engine.kernels.paged_tiles import empty_softmax, find_tile, online_softmax
 
 _LOG2_E = 1.4426950408889634
 _PROGRAMS = 256

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import triton
 
-from octavo_engine.kernels.attention_reduce import Partials, reduce_segments
-from octavo_engine.kernels.attention_segments import (
+from octavo_engine.kernels.attention.attention_reduce import Partials, reduce_segments
+from octavo_engine.kernels.attention.attention_segments import (
     ContextSplit,
     PagedSequences,
     max_segments,
@@ -28,9 +28,9 @@ from octavo_engine.kernels.attention_segments import (
     most_of_many,
     split_contexts,
 )
+from octavo_engine.kernels.attention.paged_attention_kernel import paged_attention_kernel
 from octavo_engine.kernels.fp8 import for_kernels
 from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY, shared_memory
-from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
 
 _LOG2_E = 1.4426950408889634
 

@@ -24,11 +24,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.coded_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.fp8 import e4m3_tile
-from octavo_engine.kernels.interleaved_linear import multiply_interleaved
-from octavo_engine.kernels.split_columns import Tiles, multiply_split, store_product
+from octavo_engine.kernels.quantized.coded_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
+from octavo_engine.kernels.quantized.interleaved_linear import multiply_interleaved
+from octavo_engine.kernels.quantized.split_columns import Tiles, multiply_split, store_product
 
 _MOST_TOKENS = 64
 """The most tokens for which codes are multiplied."""

@@ -13,9 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.coded_linear import coded_linear
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
-from octavo_engine.kernels.interleaved import can_be_interleaved, dequantize_interleaved, interleave
+from octavo_engine.kernels.quantized.coded_linear import coded_linear
+from octavo_engine.kernels.quantized.interleaved import can_be_interleaved, dequantize_interleaved, interleave
 
 log = logging.getLogger(__name__)
 

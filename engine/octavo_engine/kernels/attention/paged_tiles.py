@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_segments import sequence_at
+from octavo_engine.kernels.attention.attention_segments import sequence_at
 from octavo_engine.kernels.fp8 import of_fp8
 
 

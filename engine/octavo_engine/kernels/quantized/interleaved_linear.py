@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedPart
-from octavo_engine.kernels.interleaved import (
+from octavo_engine.kernels.quantized.interleaved import (
     TILE,
     arguments,
     differences,
@@ -27,7 +27,7 @@ from octavo_engine.kernels.interleaved import (
     scale_in,
     scaled,
 )
-from octavo_engine.kernels.split_columns import Tiles, multiply_split, store_product
+from octavo_engine.kernels.quantized.split_columns import Tiles, multiply_split, store_product
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_segments import segment_size, sequence_at, visible_range
+from octavo_engine.kernels.attention.attention_segments import segment_size, sequence_at, visible_range
 
 _NUMBERS = 4096
 """Of the sums that one program adds up: 32 for each thread of four warps."""

@@ -21,8 +21,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
-from octavo_engine.kernels.coded_numbers import one_group, plane
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, in_pieces, unpack
+from octavo_engine.kernels.quantized.coded_numbers import one_group, plane
 
 TILE = 128
 """The columns of a tile."""

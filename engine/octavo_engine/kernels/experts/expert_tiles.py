@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.coded_numbers import number_tile
 from octavo_engine.kernels.fp8 import e4m3_tile
+from octavo_engine.kernels.quantized.coded_numbers import number_tile
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_segments import sequence_at
+from octavo_engine.kernels.attention.attention_segments import sequence_at
 
 _BLOCK = 128
 

@@ -20,12 +20,12 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.coded_numbers import can_dequantize, sections
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.expert_tiles import stored_tile
-from octavo_engine.kernels.experts import ExpertCodes, Experts
+from octavo_engine.kernels.experts.expert_tiles import stored_tile
+from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
 from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY, shared_memory
 from octavo_engine.kernels.grouping import group_rows, tile_rows
+from octavo_engine.kernels.quantized.coded_numbers import can_dequantize, sections
 
 _BLOCK_INNER = 64
 _BLOCK_SUM = 1024

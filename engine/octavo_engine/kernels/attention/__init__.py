@@ -1,0 +1,1 @@
+"""Triton kernels of attention over a paged cache, and of what comes right before it."""

@@ -1,0 +1,1 @@
+"""Triton kernels of layers with a recurrent state."""
