@@ -182,9 +182,10 @@ async def test_a_pod_that_has_loaded_is_asked_until_it_answers_and_never_again()
     assert listener.asked == 3, "one that says nothing is left alone after a few times"
 
 
-async def test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers() -> None:
+@pytest.mark.parametrize("answer", [{"phase": "ready"}, "404: Not Found"], ids=["a report", "an older engine's"])
+async def test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers(answer: Any) -> None:
     """As where its namespace denies connections by default, or a mesh wants mutual TLS."""
-    queue, listener = WorkQueue[Any](), Pod({"phase": "ready"})
+    queue, listener = WorkQueue[Any](), Pod(answer)
     loaded = {**pod(engine={**RUNNING, "started": True, "ready": True})}
     async with listener.listening() as port, aiohttp.ClientSession() as session:
         watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: [loaded]}}, queue, port)
@@ -201,7 +202,7 @@ async def test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers
         for _ in range(20):
             await watch.look(session)
         assert (watch.unanswered, len(queue), listener.asked) == ({}, 1, 1)
-    assert watch.reports["u1"].phase == "ready"
+    assert [report.phase for report in watch.reports.values()] == (["ready"] if answer == {"phase": "ready"} else [])
 
 
 async def test_a_pod_that_loads_anew_is_asked_again() -> None:

@@ -98,6 +98,8 @@ class LoadWatch:
         uid = pod["metadata"]["uid"]
         try:
             _, data = await self._question.ask(session, address)
+            if self.unanswered.pop(uid, ""):
+                self._queue.add(key)
             report = LoadReport.model_validate_json(data)
         except ASKING_FAILED as error:
             logger.debug("%s/%s: the pod at %s does not report its loading progress: %s", *key, address, error)
@@ -106,8 +108,6 @@ class LoadWatch:
             if isinstance(error, UNREACHABLE) and self._tries[uid] >= _TRIES:
                 self._note_unanswered(key, pod, error)
             return
-        if self.unanswered.pop(uid, ""):
-            self._queue.add(key)
         if last:
             self._tries[uid] = _TRIES
         self.reports[uid] = report
