@@ -21,11 +21,9 @@ _NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm, parallel = reading.layer_norm(fields, bias=True), fields.boolean("use_parallel_residual", False)
-    qk_norm = (
-        QKNormSpec(reading.layer_norm(fields, bias=False), own_weights=True)
-        if fields.boolean("qk_layernorm", False)
-        else None
-    )
+    qk_norm = None
+    if fields.boolean("qk_layernorm", False):
+        qk_norm = QKNormSpec(reading.layer_norm(fields, bias=False), own_weights=True)
     bias = fields.boolean("use_qkv_bias", False)
     layer = LayerSpec(
         mixer=reading.attention(fields, partial_rotary=True, odd_rotary=False, qkv_bias=bias, qk_norm=qk_norm),
