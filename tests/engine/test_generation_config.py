@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
 from octavo_engine import LLM
@@ -42,7 +43,6 @@ def test_a_published_configuration(tmp_path: Path) -> None:
 
 def test_a_model_that_says_nothing_is_neutral(tmp_path: Path) -> None:
     assert read_sampling_defaults(ModelFiles("test", directory=tmp_path)) == NEUTRAL
-    assert read_sampling_defaults(ModelFiles("test", gguf=tmp_path / "model.gguf")) == NEUTRAL
     assert defaults_of(tmp_path, {"temperature": None, "top_k": -1, "eos_token_id": 2}) == NEUTRAL
 
 
@@ -65,6 +65,28 @@ def test_numbers_of_another_type_and_a_greedy_top_p_do(tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_named(name: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=f"generation_config.json: .*{name}.*; --generation-config vllm"):
         defaults_of(tmp_path, {name: value})
+
+
+def gguf_with(path: Path, **keys: float) -> ModelFiles:
+    """A GGUF file with these keys of the converter's."""
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in keys.items():
+        add = writer.add_float32 if isinstance(value, float) else writer.add_int32
+        add(f"general.sampling.{name}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return ModelFiles("test", gguf=path)
+
+
+def test_a_gguf_file_has_them_in_its_header(tmp_path: Path) -> None:
+    """What llama.cpp's converter makes of a generation_config.json; Octavo has no sampler for the last of them."""
+    keys = {"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.01, "penalty_repeat": 1.05, "xtc_threshold": 0.1}
+    found = read_sampling_defaults(gguf_with(tmp_path / "model.gguf", **keys))
+    assert found == SamplingDefaults(0.6, 20, 0.95, 0.01, 1.05)
+    assert read_sampling_defaults(gguf_with(tmp_path / "silent.gguf")) == NEUTRAL
+    with pytest.raises(ModelLoadError, match=r"general\.sampling\.\*: .*top_p.*; --generation-config vllm"):
+        read_sampling_defaults(gguf_with(tmp_path / "wrong.gguf", top_p=1.5))
 
 
 @pytest.fixture

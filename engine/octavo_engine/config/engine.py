@@ -179,7 +179,7 @@ class EngineConfig:
         "auto",
         "str",
         "default temperature, top_p, top_k, min_p and repetition_penalty of requests: auto takes the "
-        "model's generation_config.json, vllm takes neutral values",
+        "model's generation_config.json or the header of its .gguf file, vllm takes neutral values",
         choices=("auto", "vllm"),
     )
     attention_backend: str = setting(
