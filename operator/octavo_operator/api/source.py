@@ -32,7 +32,7 @@ class HuggingFaceSource(SpecModel):
         str,
         Field(max_length=257),
         pattern(
-            f"{_HF_NAME}/{_HF_NAME}(:{_HF_NAME})?",
+            f"{_HF_NAME}/{_HF_NAME}(:{_HF_NAME}(/{_HF_NAME})*)?",
             "must be written owner/name, such as meta-llama/Llama-3.1-8B, or owner/name:TAG of one of its GGUF models",
         ),
     ] = Field(description="Repository, written owner/name. owner/name:Q4_K_M names one of its GGUF models by a tag.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
@@ -28,8 +29,9 @@ def models_in(paths: Iterable[str]) -> list[str]:
 def model_of(repository: str, paths: Iterable[str], tag: str | None) -> str:
     """Return the path of the one model that `tag` names, or of the only one without a tag.
 
-    A tag is the last part of a file's name, or more of its end; upper and lower case are the same. ModelLoadError, with
-    the tags that there are, if it names none or several.
+    A tag is the last part of a file's name, or more of the end of its path without `.gguf`, as far as folders tell
+    models apart; upper and lower case are the same. ModelLoadError, with the tags that there are, if it names none or
+    several.
     """
     models = models_in(paths)
     named = models if tag is None else _named(models, tag)
@@ -48,23 +50,33 @@ def model_of(repository: str, paths: Iterable[str], tag: str | None) -> str:
 
 
 def tags_of(models: Iterable[str]) -> list[str]:
-    """Return a tag for each of these models: the last part of its name, or all of it where others have the same."""
-    names = [_name(model) for model in models]
-    short = [_short(name) for name in names]
-    return sorted(tag if short.count(tag) == 1 else name for tag, name in zip(short, names, strict=True))
+    """Return a tag for each of these models: the last part of its name, or all of it where others have the same, or
+    its path where others have the same name in other folders."""
+    paths, tags = list(models), []
+    names, shorts = Counter(map(_name, paths)), Counter(_short(_name(path)) for path in paths)
+    for path in paths:
+        name = _name(path)
+        short = _short(name)
+        tags.append(short if shorts[short] == 1 else name if names[name] == 1 else _stem(path))
+    return sorted(tags)
 
 
 def _named(models: Iterable[str], tag: str) -> list[str]:
     """Return the models of this very tag, or else those whose names end with it."""
-    names = {model: _name(model).lower() for model in models}
+    stems = {model: _stem(model).lower() for model in models}
     tag = tag.lower()
-    own = [model for model, name in names.items() if _short(name) == tag]
-    return own or [model for model, name in names.items() if name == tag or name.endswith((f"-{tag}", f".{tag}"))]
+    own = [model for model, stem in stems.items() if _short(_name(stem)) == tag]
+    return own or [model for model, stem in stems.items() if f"/{stem}".endswith((f"/{tag}", f"-{tag}", f".{tag}"))]
 
 
 def _name(path: str) -> str:
     """Return a model's name: that of its file without folder, number of the part and ending."""
-    return _PART.sub("", PurePosixPath(path).name.removesuffix(".gguf"))
+    return PurePosixPath(_stem(path)).name
+
+
+def _stem(path: str) -> str:
+    """Return the path of a model without number of the part and ending."""
+    return _PART.sub("", path.removesuffix(".gguf"))
 
 
 def _short(name: str) -> str:
