@@ -105,6 +105,29 @@ def of_dbrx(config: Any, name: str, array: np.ndarray) -> Tensors:
     yield f"blk.{name.split('.')[2]}.ffn_{stored}_exps.weight", values
 
 
+def of_mimo2(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Sinks, which are no module's in the model."""
+    if name.endswith(".sinks"):
+        yield f"blk.{name.split('.')[2]}.attn_sinks.weight", array
+    else:
+        yield from stacked(config, name, array)
+
+
+def mimo2(config: Any) -> dict[str, Any]:
+    """MiMo V2's keys: layers with a window have twice the KV heads, and RoPE of another base."""
+    swa = [kind == "sliding_attention" for kind in config.layer_types]
+    return {
+        **pattern(config),
+        "attention.head_count_kv": [config.num_key_value_heads * (1 + flag) for flag in swa],
+        "attention.value_length": config.v_head_dim,
+        "attention.value_scale": config.attention_value_scale,
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
 class InTurn:
     """Query, key and value, which the model has one after another, as one tensor."""
 
@@ -345,6 +368,24 @@ EXPERTS: dict[str, Case] = {
             "rope.scaling.type": "none",
         },
         stacked,
+    ),
+    "mimo2": Case(
+        "MiMoV2Flash",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 24,
+            "v_head_dim": 10,
+            "num_hidden_layers": 4,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "sliding_window": 4,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "attention_value_scale": 0.7,
+        },
+        mimo2,
+        of_mimo2,
     ),
     "dbrx": Case(
         "Dbrx",

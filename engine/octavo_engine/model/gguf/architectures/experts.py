@@ -14,6 +14,7 @@ from octavo_engine.model.gguf.config_fields import (
     window_field,
 )
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.rope import rope_parameters
 from octavo_engine.model.gguf.spec_changes import llama_names, numbered_experts, of_gpt_oss
 
 
@@ -132,6 +133,28 @@ def _exaone_moe_fields(header: Header) -> dict[str, Any]:
     return {**fields, **types, "num_shared_experts": fields["n_shared_experts"]}
 
 
+def _mimo2_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of MiMo V2 Flash, whose layers with a window have twice as many KV heads as the others."""
+    types, heads = layer_types(header, 6)["layer_types"], header.each_layer(name := "attention.head_count_kv")
+    plain = min(heads)
+    if any(count != plain * (1 + (kind == "sliding_attention")) for kind, count in zip(types, heads, strict=False)):
+        raise header.fields.wrong(header.key(name), list(heads), "is not twice as many in layers with a window")
+    rope, with_experts = rope_parameters(header), header.layers_with("ffn_gate_inp.weight")
+    base = header.number("rope.freq_base_swa", default=rope["rope_theta"])
+    return {
+        **experts_fields(header),
+        **window_field(header),
+        "layer_types": types,
+        "norm_topk_prob": True,
+        "mlp_layer_types": ["sparse" if at in with_experts else "dense" for at in range(len(types))],
+        "n_routed_experts": header.integer("expert_count"),
+        "num_key_value_heads": plain,
+        "v_head_dim": header.integer("attention.value_length"),
+        "attention_value_scale": header.number("attention.value_scale", default=1.0),
+        "rope_parameters": {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": base}},
+    }
+
+
 def _dbrx_fields(header: Header) -> dict[str, Any]:
     """Return DBRX's fields."""
     return {
@@ -234,6 +257,9 @@ EXPERTS = (
         interleaves_rope=True,
     ),
     GGUFArchitecture(name="afmoe", model_class="AfmoeForCausalLM", experts=True, read=_afmoe_fields),
+    GGUFArchitecture(
+        name="mimo2", model_class="MiMoV2FlashForCausalLM", experts=True, read=_mimo2_fields, layers_differ=True
+    ),
     GGUFArchitecture(name="exaone-moe", model_class="ExaoneMoeForCausalLM", experts=True, read=_exaone_moe_fields),
     GGUFArchitecture(
         name="dbrx", model_class="DbrxForCausalLM", experts=True, read=_dbrx_fields, change=numbered_experts
