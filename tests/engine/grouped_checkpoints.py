@@ -222,6 +222,19 @@ def mxfp4(config: dict[str, Any]) -> Quantize:
     return quantize
 
 
+def mxfp8(config: dict[str, Any]) -> Quantize:
+    """Groups of 32 numbers in e4m3 with powers of two as scales."""
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        groups = weight.view(len(weight), -1, 32)
+        power = (groups.abs().amax(-1, keepdim=True) / 448).log2().ceil()
+        values = (groups / power.exp2()).to(torch.float8_e4m3fn)
+        stored = {"weight": values.view_as(weight), "weight_scale": (power + 127).squeeze(-1).to(torch.uint8)}
+        return stored, (values.float() * power.exp2()).view_as(weight)
+
+    return quantize
+
+
 def torchao(config: dict[str, Any]) -> Quantize:
     """A signed number in each byte with symmetric scales; two of 4 bits, where 0 stands for a zero point; or e4m3."""
     kind = config["quant_type"]["default"]
@@ -268,8 +281,8 @@ def _torchao(kind: str, size: int | None = None, **data: Any) -> dict[str, Any]:
     return {"quant_method": "torchao", "quant_type": {"default": values}, "modules_to_not_convert": None}
 
 
-def _fp4(kind: str, size: int, strategy: str) -> dict[str, Any]:
-    weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": size, "symmetric": True}
+def _fp4(kind: str, size: int, strategy: str, bits: int = 4) -> dict[str, Any]:
+    weights = {"num_bits": bits, "type": "float", "strategy": strategy, "group_size": size, "symmetric": True}
     inputs = {**weights, "dynamic": "local"}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
     known = {"quant_method": "compressed-tensors", "ignore": ["lm_head"], "format": f"{kind}-pack-quantized"}
@@ -303,6 +316,7 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "nvfp4_modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
     "nvfp4_modelopt_32": (nvfp4, {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]}),
     "mxfp4": (mxfp4, _fp4("mxfp4", 32, "group")),
+    "mxfp8": (mxfp8, {**_fp4("mxfp8", 32, "group", 8), "format": "mxfp8-quantized"}),
     "torchao_int8": (torchao, _torchao("Int8WeightOnlyConfig")),
     "torchao_int8_groups": (torchao, _torchao("Int8WeightOnlyConfig", 32)),
     "torchao_int4": (torchao, _torchao("Int4WeightOnlyConfig", 32)),

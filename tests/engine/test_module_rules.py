@@ -150,11 +150,17 @@ def _auto_round() -> tuple[dict[str, Any], Choose]:
 
 
 def _awq() -> tuple[dict[str, Any], Choose]:
+    """A list of what is left out, and GPTQModel's overrides and quantized head."""
     config = {**FORMATS["awq"][1], "modules_to_not_convert": ["layers.0.self_attn", f"{LAYER}.1.{UP}", "visual"]}
-    return (
-        config,
-        lambda name: None if ".0.self_attn" in name or name in (f"{LAYER}.1.{UP}", "lm_head") else awq(config),
-    )
+    config |= {"lm_head": True, "dynamic": {r".*\.1\.self_attn": {"group_size": 16}, r"-:.*\.0\.mlp\.gate": {}}}
+    left_out = (f"{LAYER}.0.self_attn", f"{LAYER}.1.{UP}", f"{LAYER}.0.{GATE}")
+
+    def choose(name: str) -> Quantize | None:
+        if name.startswith(left_out):
+            return None
+        return awq({**config, "group_size": 16} if ".1.self_attn" in name else config)
+
+    return config, choose
 
 
 def _nf4() -> tuple[dict[str, Any], Choose]:
@@ -384,7 +390,8 @@ def test_scales_of_a_kv_cache_in_4_bits_are_not_those_of_one_in_fp8(
 ) -> None:
     packed, _ = save_chosen(tmp_path, {**FORMATS["nvfp4_modelopt"][1], **kv_cache, "ignore": ["*"]}, lambda _: None)
     path = packed / "model.safetensors"
-    scales = {f"{LAYER}.{layer}.{KEY}.k_scale": torch.tensor(0.5) for layer in (0, 1)}
+    scales = {f"{LAYER}.0.{KEY}.k_scale": torch.tensor(0.5)}
+    scales[f"{LAYER}.1.{KEY}.k_scale"] = torch.tensor([0.25, 0.5]).view(2, 1, 1)  # by head, of which the largest counts
     save_file({**load_file(path), **scales}, path)
     assert load(packed).kv_scales() == {0: (scale, 1.0), 1: (scale, 1.0)}
 
@@ -410,6 +417,9 @@ def _torchao(kind: str, size: int | None = None, **data: Any) -> dict[str, Any]:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "sparse": (_changed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config of format sparse-24"),
+    "fewer experts": (_changed(moe_sparsity_config={"method": "prune", "num_experts": [3]}), "with a moe_sparsity_c"),
+    "mxfp8 in other groups": (_changed(format="mxfp8-quantized", config_groups={"g": {"targets": ["Linear"],
+        "weights": {"num_bits": 8, "type": "float", "group_size": 64}}}), "floats of 8 bits in groups of 32"),
     "no format": (_changed(format="marlin-24", config_groups={"g": {"targets": ["Linear"], "weights": _weights(4)}}),
                   "in the format marlin-24; "),
     "preset": (_changed(config_groups={"W4A16": ["Linear"]}), "W4A16 names a preset"),
@@ -443,6 +453,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "weights": {"num_bits": 4, "type": "float", "group_size": 64}}}}, "floats of 4 bits in groups of 16"),
     "no method": ({"w_bit": 4, "q_group_size": 128}, "quantization_config has no quant_method"),
     "huge blocks": ({"quant_method": "fp8", "weight_block_size": [10**30, 128]}, "is not the rows and columns of a"),
+    "overridden layout": ({**FORMATS["awq"][1], "dynamic": {".*up": {"format": "gemv"}}}, "in the format gemm whose"),
     "overridden": ({**FORMATS["gptq"][1], "dynamic": {"+:.*up": {"bits": 3}}}, "gptq with 3 bits"),
 }  # fmt: skip
 

@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization.gptq import GROUP_SIZES, read_layout
+from octavo_engine.model.quantization.gptq import GROUP_SIZES, dynamic_rules, read_layout
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.packed import codes_by_rows, scales, zero_bias, zeros_by_rows
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 
+_OLD_LAYOUT, _LAYOUT = "version", "gemm"
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of the code of each of eight consecutive outputs."""
 
@@ -36,19 +37,21 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 
 
 def _awq(config: Fields) -> Quantization:
-    return Quantization(awq_method(config), (not_quantized(config, names_in(config, "modules_to_not_convert")),))
+    rules = dynamic_rules(config, awq_method, _OLD_LAYOUT, _LAYOUT)
+    rules.append(not_quantized(config, names_in(config, "modules_to_not_convert")))
+    return Quantization(awq_method(config), tuple(rules), head=config.boolean("lm_head", False))
 
 
 def awq_method(config: Fields) -> Grouped:
     """Return the method of one module by its values in the configuration."""
     bits = config.integer("bits" if config.has("bits") else "w_bit", 0, 64)
     group = config.integer("group_size" if config.has("group_size") else "q_group_size", -1, 1 << 20, default=128)
-    order = read_layout(config, "version", "gemm")
+    order = read_layout(config, _OLD_LAYOUT, _LAYOUT)
     if bits != 4:
         raise unsupported(config, f"awq with {bits} bits; 4 bits are supported")
     if group not in (-1, *GROUP_SIZES):
         raise unsupported(config, f"awq with group_size {group}; {GROUP_SIZES} and -1 are supported")
-    if order != "gemm":
+    if order != _LAYOUT:
         raise unsupported(config, f"awq in the order {order}; gemm is supported")
     return Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
 

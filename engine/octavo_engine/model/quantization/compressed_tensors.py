@@ -87,7 +87,9 @@ def _parted(config: Fields, targets: list[str]) -> tuple[list[str], dict[str, re
 
 
 def _check_sparsity(config: Fields) -> None:
-    """Raise UnsupportedError if weights that are zero are not stored (`sparsity_config`)."""
+    """Raise UnsupportedError if weights that are zero, or some layers' experts, are not stored."""
+    if config.has("moe_sparsity_config"):
+        raise unsupported(config, "compressed-tensors with a moe_sparsity_config: some layers have fewer experts")
     sparsity = config.mapping("sparsity_config")
     stored = "dense" if sparsity is None else sparsity.text("format", default="dense")
     if stored != "dense":

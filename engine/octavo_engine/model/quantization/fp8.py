@@ -36,6 +36,7 @@ _AS_STORED = ("F8_E4M3",)
 _SCALES = (*FLOATS, "F8_E8M0")
 """The types of stored scales; with DeepSeek's `scale_fmt` `ue8m0` they are powers of two, which may be stored as e8m0.
 """
+_POWERS = ("U8", "F8_E8M0")
 Activation = Literal["dynamic", "static", "none"]
 
 
@@ -58,6 +59,8 @@ class FP8Scheme:
     """The checkpoint's name of static scales of activations."""
     block: tuple[int, int] = (BLOCK, BLOCK)
     """The rows and columns of a block; the last ones of a weight may be smaller."""
+    scales_in_powers: bool = False
+    """Whether blocks' scales are stored as powers of two (e8m0), which the type of their tensor may not say."""
     name: str = "fp8"
     row_alignment: int = 1
     column_alignment: int = 1
@@ -145,8 +148,8 @@ class FP8Scheme:
         piece = Piece(
             scale[projection.rows], (slice(first, last), columns.slice), _repeat_rows(blocks - first, projection.order)
         )
-        shape = (end - before, columns.total)
-        return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=_SCALES, squeezed=True, at_once=True)
+        shape, types = (end - before, columns.total), _POWERS if self.scales_in_powers else _SCALES
+        return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=types, squeezed=True, at_once=True)
 
     def _codes(self, weights: Weights, columns: Span) -> CodedWeight | None:
         """Return a weight that is not multiplied in 8 bits for Triton kernels; None where ranks' columns are not
@@ -200,6 +203,7 @@ def _repeat_rows(blocks: Tensor, order: Tensor | None) -> Fill:
     """Return the function that fills each row's scales with those of its block; `order`: the row that each becomes."""
 
     def fill(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+        values = values.view(torch.float8_e8m0fnu) if values.dtype == torch.uint8 else values
         check_scales(values)
         write(target, slice(0, len(blocks)) if order is None else order, values.float()[blocks])
 

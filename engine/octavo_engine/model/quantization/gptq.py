@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.grouped import Grouped
-from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearMethod, Projection, Weights
 from octavo_engine.model.quantization.module_rules import Quantization, Rule, names_in, not_quantized
 from octavo_engine.model.quantization.packed import (
     codes_by_columns,
@@ -50,31 +50,39 @@ _V1, _V2 = partial(_tensors, less_one=True), partial(_tensors, less_one=False)
 
 
 def _gptq(config: Fields) -> Quantization:
-    """Read GPTQ's configuration. GPTQModel's `dynamic` has other values for modules whose names begin like a pattern;
-    `-:` before a pattern means that these are not quantized."""
+    rules = dynamic_rules(config, gptq_method, _OLD_LAYOUT, _LAYOUTS[0])
+    rules.append(not_quantized(config, names_in(config, "modules_to_not_convert")))
+    return Quantization(gptq_method(config), tuple(rules), head=config.boolean("lm_head", False))
+
+
+def dynamic_rules(
+    config: Fields, read: Callable[[Fields], LinearMethod], old_layout: str, default_layout: str
+) -> list[Rule]:
+    """Return the rules of GPTQModel's `dynamic`, which has other values for modules whose names begin like a pattern;
+    `-:` before a pattern means that these are not quantized. `read` reads a module's values; the others are those of
+    `read_layout`."""
     dynamic, rules = config.mapping("dynamic") or replace(config, values={}), list[Rule]()
     patterns = expressions(config, (name.removeprefix("-:").removeprefix("+:") for name in dynamic.values))
     for name, pattern in zip(dynamic.values, patterns, strict=True):
         if name.startswith("-:"):
             rules.append(Rule(patterns=(pattern,)))
         elif (values := dynamic.mapping(name)) is not None:
-            rules.append(Rule(method=gptq_method(_changed(config, name, values)), patterns=(pattern,)))
-    rules.append(not_quantized(config, names_in(config, "modules_to_not_convert")))
-    return Quantization(gptq_method(config), tuple(rules), head=config.boolean("lm_head", False))
+            _check_layout(config, name, values, old_layout, default_layout)
+            own = {key: value for key, value in values.values.items() if key not in ("format", old_layout)}
+            changed = replace(config, values={**config.values, **own})
+            rules.append(Rule(method=read(changed), patterns=(pattern,)))
+    return rules
 
 
-def _changed(config: Fields, rule: str, values: Fields) -> Fields:
-    """Return the configuration of the modules of a rule of `dynamic`, which has other values for them.
-
-    UnsupportedError if the format differs: GPTQModel and vLLM take it from the checkpoint's configuration alone.
-    """
-    layout = read_layout(config, _OLD_LAYOUT, _LAYOUTS[0])
-    if (other := read_layout(values, _OLD_LAYOUT, layout)) != layout:
+def _check_layout(config: Fields, rule: str, values: Fields, old_layout: str, default_layout: str) -> None:
+    """Raise UnsupportedError if the `values` of a rule name another layout: GPTQModel and vLLM take it from the
+    checkpoint's configuration alone."""
+    layout = read_layout(config, old_layout, default_layout)
+    if (other := read_layout(values, old_layout, layout)) != layout:
+        method = config.text("quant_method", default="gptq")
         raise unsupported(
-            config, f"gptq in the format {layout} whose rule {rule!r} of dynamic says {other}; all modules have one"
+            config, f"{method} in the format {layout} whose rule {rule!r} of dynamic says {other}; all modules have one"
         )
-    names = values.values.keys() - {"format", _OLD_LAYOUT}
-    return replace(config, values={**config.values, **{name: values.values[name] for name in names}})
 
 
 def gptq_method(config: Fields) -> Grouped:

@@ -14,6 +14,7 @@ SCHEMES = (
     "int_quantized",
     "bitsandbytes",
     "fp4",
+    "mxfp8",
     "modelopt",
     "torchao",
 )

@@ -253,21 +253,24 @@ class Attention(CachedAttention):
         return CheckpointTensor(name=name, shape=(len(terms), self.heads.total), pieces=(piece,))
 
     def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
-        """Yield the scales of cached keys and values in e4m3, by the names of compressed-tensors and of modelopt."""
+        """Yield the scales of cached keys and values in e4m3, by the names of compressed-tensors and of modelopt.
+
+        Of scales by head the largest is used for all, so that nothing is beyond the range of e4m3.
+        """
         for role, attribute in (("k", "key_scale"), ("v", "value_scale")):
 
             def note(target: Tensor, rows: Rows, values: Tensor, attribute: str = attribute) -> None:  # noqa: ARG001
-                scale = float(values.flatten()[0])
-                if not 0 < scale < math.inf:
-                    raise ValueError(f"is no scale of a layer's KV cache: {scale}")
-                setattr(self, attribute, scale)
+                least, most = map(float, values.float().aminmax())
+                if not 0 < least <= most < math.inf:
+                    raise ValueError(f"is no scale of a layer's KV cache: {least}")
+                setattr(self, attribute, most)
 
             for name in (f"{prefix}.{role}_scale", f"{prefix}.{role}_proj.{role}_scale"):
                 if not (self.options.quantization is None or self.options.quantization.kv_in_fp8):
                     yield ignored(name)
                     continue
                 piece = Piece(torch.empty(0), fill=note)
-                yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
+                yield CheckpointTensor(name=name, shape=None, pieces=(piece,), optional=True)
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
