@@ -189,6 +189,9 @@ def test_a_model_that_reasons_is_asked_to(tokenizer: Tokenizer, monkeypatch: pyt
     body = {"messages": ASK, "max_tokens": 9, "output_config": {"effort": "high"}}
     prepared = prepare_messages.prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
     assert "highunsaid</think>" in tokenizer.decode(prepared.prompts[0])
+    body["chat_template_kwargs"] = {"enable_thinking": "maybe"}
+    prepared = prepare_messages.prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
+    assert "highmaybe</think>" in tokenizer.decode(prepared.prompts[0])
 
 
 def test_reasoning_is_a_block_of_its_own(tokenizer: Tokenizer) -> None:

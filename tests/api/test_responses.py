@@ -18,8 +18,9 @@ from octavo_engine.server.generation.usage import PromptTokensDetails, Usage
 from octavo_engine.server.openai.responses.prepare_response import prepare
 from octavo_engine.server.openai.responses.writer import ResponseWriter
 from octavo_engine.server.preparation.loaded_model import LoadedModel
-from octavo_engine.structured.grammar import json_schema_grammar
+from octavo_engine.structured.grammar import json_schema_grammar, regex_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
+from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
@@ -139,6 +140,18 @@ def test_a_demanded_call(server: Served, choice: Any) -> None:
     assert server.engine.requests[-1].sampling.grammar == structural_tag_grammar(form)
 
 
+def test_fields_that_vllm_adds_to_this_api(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", ChatTemplate("{{ tone }}: {{ messages[0].content }}", {}))
+    body = {
+        "input": "Hi", "structured_outputs": {"regex": "[0-9]+"}, "chat_template_kwargs": {"tone": "calm"},
+        "skip_special_tokens": False, "request_id": "r",
+    }  # fmt: skip
+    prepared = prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
+    assert prepared.sampling.grammar == regex_grammar("[0-9]+")
+    assert tokenizer.decode(prepared.prompts[0]) == "calm: Hi"
+    assert not prepared.text.skip_special_tokens
+
+
 class City(BaseModel):
     city: str
 
@@ -210,6 +223,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field of no kind": ({"moderation": {"model": "x"}}, "moderation"),
     "messages of a chat": ({"messages": []}, "messages"),
     "a cut": ({"truncation": "auto"}, "truncation"),
+    "a form of no kind": ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+    "two forms": ({"structured_outputs": {"choice": ["a"]}, "text": {"format": {"type": "json_object"}}},
+                  "text.format"),
+    "variables of no kind": ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
     "a summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
     "a wrong schema": ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "x"}}}},
                        "text.format"),

@@ -13,7 +13,16 @@ from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import THREADS
 from octavo_engine.server.openai.body import Body, StrictBody
-from octavo_engine.server.openai.fields import MAX_TOKENS, Label, Name, StopString, Text, TokenCount, ToolName
+from octavo_engine.server.openai.fields import (
+    MAX_TOKENS,
+    Label,
+    Name,
+    StopString,
+    TemplateValues,
+    Text,
+    TokenCount,
+    ToolName,
+)
 from octavo_engine.server.openai.protocol import IgnoredObject, SamplingFields
 from octavo_engine.server.openai.structured_outputs import ArgumentsSchema, SchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS
@@ -193,6 +202,8 @@ class PromptBody(StrictBody):
     speed: Literal["standard"] | None = None
     cache_control: IgnoredObject | None = None
     """Prefixes are always cached (unless the server was started without prefix caching)."""
+    chat_template_kwargs: TemplateValues | None = None
+    """Variables of the chat template, as vLLM has them in this API; they take precedence over thinking and effort."""
 
 
 class RequestMetadata(Body):

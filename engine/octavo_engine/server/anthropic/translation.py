@@ -118,7 +118,7 @@ def _choice(choice: ToolChoice | None) -> Any:
 
 
 def _thinking(body: PromptBody) -> dict[str, Any]:
-    """Return the variables that chat templates read: whether to think, and with which effort.
+    """Return the variables that chat templates read: whether to think, with which effort, and those of the request.
 
     An effort does not by itself ask the model to think, as OpenAI's reasoning_effort does.
     """
@@ -127,4 +127,4 @@ def _thinking(body: PromptBody) -> dict[str, Any]:
         variables["enable_thinking"] = body.thinking.type != "disabled"
     if body.output_config is not None and (effort := body.output_config.effort) is not None:
         variables["reasoning_effort"] = effort
-    return {"chat_template_kwargs": variables or None}
+    return {"chat_template_kwargs": {**variables, **(body.chat_template_kwargs or {})} or None}

@@ -1,7 +1,7 @@
 """The bodies of requests of the Responses API. A field that is not named here is an error: none is ignored by mistake.
 
 Nothing is stored between requests: fields that refer to something stored are refused by name. The fields of
-`SamplingFields` that OpenAI's API does not have are accepted with their own names.
+`SamplingFields` that OpenAI's API does not have are accepted with their own names, as are those that vLLM's has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from octavo_engine.server.openai.fields import (
     MAX_TOKENS,
     Content,
     Effort,
+    Label,
     Name,
+    TemplateValues,
     Text,
     TokenCount,
     ToolDescription,
@@ -27,7 +29,7 @@ from octavo_engine.server.openai.fields import (
 )
 from octavo_engine.server.openai.protocol import IgnoredFields, SamplingFields
 from octavo_engine.server.openai.refused import OnlyFalse
-from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalArgumentsSchema
+from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalArgumentsSchema, StructuredOutputs
 from octavo_engine.server.openai.tools import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
@@ -254,6 +256,11 @@ class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None
     truncation: Literal["disabled"] | None = None
+    # Fields that vLLM adds to this API; they mean what they mean in a chat.
+    structured_outputs: StructuredOutputs | None = None
+    chat_template_kwargs: TemplateValues | None = None
+    skip_special_tokens: bool | None = None
+    request_id: Label | None = None
     # These refer to something that would have to be stored on this server, or to run here.
     previous_response_id: NothingStored = None
     conversation: NothingStored = None

@@ -47,6 +47,9 @@ def chat_body(body: ResponsesBody) -> ChatCompletionBody:
             "parallel_tool_calls": body.parallel_tool_calls,
             "logprobs": logprobs,
             "top_logprobs": body.top_logprobs if logprobs else None,
+            "structured_outputs": body.structured_outputs,
+            "chat_template_kwargs": body.chat_template_kwargs,
+            "skip_special_tokens": body.skip_special_tokens,
         },
     )
 
