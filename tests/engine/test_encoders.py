@@ -67,6 +67,16 @@ CASES: dict[str, dict[str, Any]] = {
         "rope_parameters": None,
     },
     "EuroBert": {**ROTATING, "num_key_value_heads": 2, "attention_bias": True, "classifier_pooling": "bos"},
+    "Ultrabert": {
+        **ROTATING,
+        "num_key_value_heads": 2,
+        "sliding_window": 9,
+        "mlp_bias": True,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 3000.0},
+        },
+    },
     "JinaEmbeddingsV3": {**ROTATING, "type_vocab_size": 2},
     "Roberta": {**SIZES, "type_vocab_size": 1},
     "XLMRoberta": {**SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"},
@@ -74,6 +84,23 @@ CASES: dict[str, dict[str, Any]] = {
     "DistilBert": {**DISTIL, "sinusoidal_pos_embds": True},
     "ModernBert": {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True},
 }
+VECTORS = {
+    **CASES,
+    "EmbeddingGemma2Text": {
+        **ROTATING,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "global_head_dim": 20,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 9,
+        "sliding_window_pattern": 2,
+        "hidden_size_per_layer_input": 10,
+        "embedding_dim": 36,
+        "attention_bias": True,
+        "rope_parameters": None,
+    },
+}
+"""Those with classes, and one without."""
 LENGTHS = (40, 2, 127, 7, 96, 90, 20, 128, 33, 3)
 """The longest fill the context, or a step that holds no more."""
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_num_batched_tokens": 160, "max_num_seqs": 6}
@@ -84,11 +111,14 @@ def saved(name: str, directory: Path, **changes: Any) -> Any:
     """A random model of a class of transformers, every weight of which matters, with a tokenizer of words."""
     torch.manual_seed(11)
     kind = getattr(transformers, name)
-    stem = next(stem for stem in sorted(CASES, key=len, reverse=True) if name.startswith(stem))
-    model = kind(kind.config_class(**{**CASES[stem], **changes})).eval()
+    stem = next(stem for stem in sorted(VECTORS, key=len, reverse=True) if name.startswith(stem))
+    model = kind(kind.config_class(**{**VECTORS[stem], **changes})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
+        for key, buffer in model.named_buffers():
+            if key.endswith("layer_scalar"):
+                buffer.fill_(0.7)
     model.save_pretrained(directory)
     save_words(directory, WORDS)
     return model
@@ -109,7 +139,7 @@ def prompts_of(*lengths: int) -> list[list[int]]:
     return [[draw.randrange(2, WORDS) for _ in range(length)] for length in lengths]
 
 
-@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize("family", VECTORS)
 def test_vectors_alone_and_in_a_batch(family: str, tmp_path: Path) -> None:
     """The mean of all tokens and the first one's: the whole prompt in one step, whatever else is in it."""
     model, prompts = saved(f"{family}Model", tmp_path), prompts_of(*LENGTHS)

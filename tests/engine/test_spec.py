@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -143,6 +144,47 @@ def test_llama_4_without_rope_may_say_how_layers_with_rope_would_differ(tmp_path
     rotating = {"use_qk_norm": True, "attention_chunk_size": 16, "no_rope_layer_interval": 1}
     config = {**SIZES, "architectures": ["Llama4ForCausalLM"], "intermediate_size_mlp": 96, **rotating}
     assert {layer.mixer.qk_norm for layer in spec_of(tmp_path, config).layers} == {None}
+
+
+def test_llama_4_without_chunks_sees_all_tokens_in_every_layer(tmp_path):
+    """As transformers 5.24 reads a chunk size of null; layers with RoPE keep it."""
+    changes = {"intermediate_size_mlp": 96, "no_rope_layer_interval": 3, "attention_chunk_size": None}
+    layers = spec_of(tmp_path, {**SIZES, "architectures": ["Llama4ForCausalLM"], **changes}).layers
+    assert [layer.mixer.window for layer in layers] == [None] * 3
+    assert [layer.mixer.rope is None for layer in layers] == [False, False, True]
+
+
+def test_lara_mini_has_layers_of_qwen_s_families(tmp_path):
+    """Its class came with transformers 5.24, later than that of the tests of families."""
+    sizes = {**SIZES, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True}
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
+
+    def layers(architecture, **changes):
+        return spec_of(tmp_path, {**sizes, **linear, "architectures": [architecture], **changes}).layers
+
+    found = layers("LaraMiniForCausalLM", num_hidden_layers=5, sliding_window=7, norm_topk_prob=False)
+    [delta, *_] = layers("Qwen3_5MoeForCausalLM", layer_types=["linear_attention"] * 3)
+    windows = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}
+    [sliding, *_] = layers("Qwen3MoeForCausalLM", moe_intermediate_size=512, norm_topk_prob=False, **windows)
+    everywhere = replace(sliding.mixer, window=None, rope=None)
+    kinds = (delta.mixer, sliding.mixer, delta.mixer, everywhere, sliding.mixer)
+    assert tuple(layer.mixer for layer in found) == kinds
+    assert {layer.norms for layer in found} == {sliding.norms}
+    [experts] = {layer.feed_forward for layer in found}
+    assert replace(experts, shared=None, router=sliding.feed_forward.router) == sliding.feed_forward
+    assert experts.router.scores == "softmax" and not experts.router.renormalize
+    assert experts.shared == replace(delta.feed_forward.shared, gated=False)
+
+
+def test_hy_4_for_images_is_hy_4_that_rotates_neighbours(tmp_path):
+    """Its class came with transformers 5.24; the norms of its latents have the epsilon of all others."""
+    sizes = {"q_lora_rank": 40, "rms_norm_eps": 0.01, "index_n_heads": 4, "moe_intermediate_size": 40}
+    text = {**SIZES, **sizes, "num_key_value_heads": 8}
+    plain = spec_of(tmp_path, {**text, "architectures": ["HYV4ForCausalLM"]}).layers
+    whole = {"architectures": ["HYV4VLForConditionalGeneration"], "text_config": text}
+    for found, layer in zip(spec_of(tmp_path, whole).layers, plain, strict=True):
+        rope, index = (replace(part, interleaved=True) for part in (layer.mixer.rope, layer.mixer.index))
+        assert found == replace(layer, mixer=replace(layer.mixer, rope=rope, index=index, norm=NormSpec(0.01)))
 
 
 def test_code_in_the_repository_is_never_looked_at(tmp_path):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.layers.adapters.lora import LoraBatch
@@ -102,6 +102,8 @@ class Decoder(nn.Module):
         head, classifier = spec.head, spec.classifier
         self.head = None if head is None else Head(head, spec.hidden_size, self.input.tokens, options)
         self.classifier = None if classifier is None else Classifier(classifier, spec.hidden_size, options)
+        sizes = None if spec.vector_size is None else (unsharded(spec.hidden_size), (unsharded(spec.vector_size),))
+        self.vector_projection = None if sizes is None else Linear(*sizes, bias=False, options=options)
 
     def forward(self, inputs: StepInputs, context: StepContext) -> Tensor:
         """Return the normalised hidden states of the rows that are sampled, [R, hidden]."""
@@ -148,6 +150,8 @@ class Decoder(nn.Module):
 
     def pooled(self, vectors: Tensor) -> Tensor:
         """Return the pooled outputs of vectors [R, hidden]: logits of classes [R, classes], or the vectors."""
+        if self.vector_projection is not None:
+            vectors = self.vector_projection(vectors.to(self.dtype)).float()
         if self.classifier is None:
             return vectors if self.dense is None else self.dense(vectors)
         classes: Tensor = self.classifier(vectors.to(self.dtype))
@@ -184,6 +188,8 @@ class Decoder(nn.Module):
             yield from self.norm.tensors(names.norm)
         if self.head is not None:
             yield from self.head.tensors()
+        if self.vector_projection is not None:
+            yield from self.vector_projection.tensors(names.vector_projection)
         if self.classifier is not None:
             yield from self.classifier.tensors()
 
@@ -194,7 +200,8 @@ class Decoder(nn.Module):
     def linears_of_sampled_rows(self) -> list[Linear]:
         """Return the linear layers after the last decoder layer: they compute the rows that are sampled alone."""
         merging = None if self.vectors is None else self.vectors.merging
-        after = [module for module in (merging, self.head, self.classifier) if module is not None]
+        parts = (merging, self.head, self.classifier, self.vector_projection)
+        after = [module for module in parts if module is not None]
         return [module for part in after for module in part.modules() if isinstance(module, Linear)]
 
     def mixtures(self) -> list[MoE]:

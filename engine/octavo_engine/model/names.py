@@ -72,6 +72,8 @@ class TensorNames:
     head_transform: str = "lm_head"
     """The module with the linear and the norm before the head."""
 
+    vector_projection: str = "model.embedding_projection"
+    """The projection of a text's pooled hidden states to its vector."""
     classifier: str = "score"
     """The linear that gives the logits of classes."""
     classifier_dense: str = "classifier.dense"
@@ -163,6 +165,8 @@ class TensorNames:
     output_norm: str = "model.layers.{layer}.self_attn.attn_sub_norm"
     inner_norm: str = "model.layers.{layer}.mlp.ffn_sub_norm"
     output_gate: str = "model.layers.{layer}.self_attn.gate_proj"
+    gate_bias: str = "model.layers.{layer}.self_attn.gate_bias"
+    """The full name."""
     per_layer_embedding: str = "model.embed_tokens_per_layer"
     per_layer_projection: str = "model.per_layer_model_projection"
     per_layer_projection_norm: str = "model.per_layer_projection_norm"

@@ -56,8 +56,8 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
     if spec.classifier is not None:
         return PoolingConfig(spec.classifier.pooling, normalize=False)
     pooling = read_pooling(files)
-    if pooling.dense and pooling.dense[0].inputs != spec.hidden_size:
-        sizes = f"{pooling.dense[0].inputs} numbers, and the model's vectors have {spec.hidden_size}"
+    if pooling.dense and pooling.dense[0].inputs != (size := spec.vector_size or spec.hidden_size):
+        sizes = f"{pooling.dense[0].inputs} numbers, and the model's vectors have {size}"
         raise ModelLoadError(f"{pooling.dense[0].folder}: takes {sizes}")
     for before, after in pairwise(pooling.dense):
         if after.inputs != before.outputs:

@@ -23,7 +23,7 @@ def embedding_info(files: ModelFiles, spec: ModelSpec, pooling: PoolingConfig) -
             "Qwen3-Reranker scores a pair by how likely its answer is yes, which is not supported; serve it converted "
             "to Qwen3ForSequenceClassification (tomaarsen/Qwen3-Reranker-0.6B-seq-cls and its like)"
         )
-    size = pooling.size(spec.hidden_size)
+    size = pooling.size(spec.vector_size or spec.hidden_size)
     return EmbeddingInfo(size=size, pooling=pooling.kind, normalize=pooling.normalize, why_no_ranks=why)
 
 

@@ -11,6 +11,7 @@ from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bart_families import BART_DECODERS
+from octavo_engine.model.families.beam import BEAM
 from octavo_engine.model.families.bert import BERT_FAMILIES
 from octavo_engine.model.families.bert_decoders import BERT_DECODERS
 from octavo_engine.model.families.bitnet import BITNET
@@ -33,6 +34,7 @@ from octavo_engine.model.families.deepseek_v4 import DEEPSEEK_V4
 from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.dots3_note import DOTS3_NOTE
+from octavo_engine.model.families.embedding_gemma2 import EMBEDDING_GEMMA2
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.ernie_vl_moe import ERNIE4_5_VL_MOE
@@ -69,7 +71,7 @@ from octavo_engine.model.families.hrm_text import HRM_TEXT
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
-from octavo_engine.model.families.hy_v4 import HY_V4
+from octavo_engine.model.families.hy_v4 import HY_V4, HY_V4_VL_TEXT
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.internlm import INTERNLM
 from octavo_engine.model.families.internlm2 import INTERNLM2
@@ -79,6 +81,7 @@ from octavo_engine.model.families.jina_embeddings import JINA_EMBEDDINGS_FAMILIE
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.families.kolibri import KOLIBRI1
 from octavo_engine.model.families.laguna import LAGUNA
+from octavo_engine.model.families.lara_mini import LARA_MINI
 from octavo_engine.model.families.lfm2 import LFM2
 from octavo_engine.model.families.lfm2_moe import LFM2_MOE
 from octavo_engine.model.families.lfm3 import LFM3
@@ -142,6 +145,7 @@ from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM, STABLELM_EPOCH
 from octavo_engine.model.families.starcoder2 import STARCODER2
 from octavo_engine.model.families.step3p7 import STEP3P5, STEP3P7
+from octavo_engine.model.families.ultrabert import ULTRABERT_FAMILIES
 from octavo_engine.model.families.without_head import family_without_head
 from octavo_engine.model.families.zamba import ZAMBA
 from octavo_engine.model.families.zamba2 import ZAMBA2
@@ -188,6 +192,7 @@ _ALL = (
     GEMMA3N,
     GEMMA4,
     GEMMA4_UNIFIED,
+    EMBEDDING_GEMMA2,
     BITNET,
     EMU3,
     CHATGLM,
@@ -258,10 +263,12 @@ _ALL = (
     STEP3P7,
     HY_V3,
     HY_V4,
+    HY_V4_VL_TEXT,
     COHERE2_MOE,
     COHERE_COMPASS,
     ARIA_TEXT,
     AFMOE,
+    BEAM,
     LFM2,
     LFM2_MOE,
     LFM3,
@@ -283,6 +290,7 @@ _ALL = (
     QWEN3_5_MOE,
     QWEN4_EXP,
     OLMO_HYBRID,
+    LARA_MINI,
     KIMI_LINEAR,
     BAILING_HYBRID,
     GPT_NEOX,
@@ -325,6 +333,7 @@ _ALL = (
     *GTE_FAMILIES,
     *NOMIC_BERT_FAMILIES,
     *EUROBERT_FAMILIES,
+    *ULTRABERT_FAMILIES,
     *JINA_EMBEDDINGS_FAMILIES,
     *MODERNBERT_FAMILIES,
     *LLAMA_BIDIRECTIONAL_FAMILIES,

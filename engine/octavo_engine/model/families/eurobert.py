@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -17,26 +18,45 @@ _POOLING: dict[str, Literal["cls", "mean"]] = {"bos": "cls", "mean": "mean", "la
 _MODULES = ("embed_tokens.", "layers.", "norm.")
 
 
-def _read(architecture: str, fields: Fields) -> ModelSpec:
+def encoder(
+    fields: Fields, architecture: str, classes: ClassifierSpec | None, windows: Sequence[int | None] | None = None
+) -> ModelSpec:
+    """Return Llama as an encoder; `windows`: of each layer, which then has the RoPE of its type."""
     norm = reading.rms_norm(fields)
     bias, mlp_bias = fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
-    layer = LayerSpec(
-        mixer=reading.attention(fields, causal=False, qkv_bias=bias, output_bias=bias),
-        feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
-        norms=reading.norms_before(norm),
+    layers = tuple(
+        LayerSpec(
+            mixer=reading.attention(
+                fields,
+                layer_type=None if windows is None else reading.layer_type(window),
+                causal=False,
+                window=window,
+                qkv_bias=bias,
+                output_bias=bias,
+            ),
+            feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
+            norms=reading.norms_before(norm),
+        )
+        for window in windows or (None,) * reading.num_layers(fields)
     )
     return reading.model(
         fields,
         architecture,
-        reading.repeated(fields, layer),
+        layers,
         norm=norm,
         head=None,
-        classifier=_classifier(fields) if architecture.endswith("ForSequenceClassification") else None,
+        classifier=classes,
         names=_NAMES,
         stored_names=StoredNames(
-            renamed=tuple((module, f"model.{module}") for module in _MODULES), ignored=("lm_head.",)
+            renamed=(("ultrabert.", "model."), *((module, f"model.{module}") for module in _MODULES)),
+            ignored=("lm_head.", "head."),
         ),
     )
+
+
+def _read(architecture: str, fields: Fields) -> ModelSpec:
+    classifies = architecture.endswith("ForSequenceClassification")
+    return encoder(fields, architecture, _classifier(fields) if classifies else None)
 
 
 def _classifier(fields: Fields) -> ClassifierSpec:

@@ -12,10 +12,11 @@ ENDINGS = (
     (".learnable_sink_param", ".sinks"),
     (".linear_gate.weight", ".gate_proj.weight"),
     *((f".hc_head_{each}", f".hc_{each}") for each in ("fn", "base", "scale")),
+    *((f".hc_head.hc_pre.hc_{each}", f".hc_head.hc_{each}") for each in ("fn", "base", "scale")),
     *(
         (f".hc_pre.hc_{there}_layer.hc_{each}", f".{here}_hc.{each}")
         for there, here in (("attn", "attn"), ("mlp", "ffn"))
         for each in ("fn", "base", "scale")
     ),
 )
-"""Endings in published files and in those that transformers 5.23 writes, with the endings of its modules' names."""
+"""Endings in published files and in those that transformers 5 writes, with the endings of its modules' names."""

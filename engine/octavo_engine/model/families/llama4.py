@@ -44,8 +44,9 @@ _NAMES = TensorNames(
 def _read(fields: Fields) -> ModelSpec:
     norm, count = reading.rms_norm(fields), reading.num_layers(fields)
     rotating, known = reading.rotates(fields), {"chunked_attention", "full_attention"}
+    chunks = fields.has("attention_chunk_size")
     kinds = reading.layer_types(
-        fields, known, lambda layer: "chunked_attention" if rotating[layer] else "full_attention"
+        fields, known, lambda layer: "chunked_attention" if chunks and rotating[layer] else "full_attention"
     )
     step = fields.integer("interleave_moe_layer_step", 1, 1 << 16)
     sparse = fields.integers("moe_layers") if fields.has("moe_layers") else range(step - 1, count, step)

@@ -19,6 +19,8 @@ class QueryScaling:
     period: int
     """The period in tokens."""
     shift: int = 0
+    power: bool = False
+    """Whether the factor is (1 + (p + `shift`) / `period`) ** `beta` instead (Beam)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class OutputGateSpec:
     """Whether each head has one number instead of one for each of its dimensions."""
     with_query: bool = False
     """Whether the query's projection also has the gate's rows, each head's after its query's (Qwen3-Next)."""
+    head_bias: bool = False
+    """Whether a number that each head has is added to its gates before the activation (Beam)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

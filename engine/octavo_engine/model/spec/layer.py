@@ -39,7 +39,7 @@ class PerLayerInputSpec:
 
     size: int
     vocab_size: int
-    """The rows of the second embedding."""
+    """The rows of the second embedding; 0: there is none, and the vector is the projection (EmbeddingGemma 2)."""
     activation: str
     norm: NormSpec
 

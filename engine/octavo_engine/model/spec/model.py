@@ -79,6 +79,8 @@ class ModelSpec:
     """The rows of the table of token types, which tell the first text of a pair from the second; 0: there is none."""
     task_kinds: int = 0
     """The rows of the table of kinds of tasks, of which every token gets the first (ERNIE); 0: there is none."""
+    vector_size: int | None = None
+    """The size of a text's vector, if it is a projection of hidden states (EmbeddingGemma 2); None: `hidden_size`."""
     names: TensorNames = LLAMA_NAMES
     stored_names: StoredNames = SAME_NAMES
     """The tensors' names in the files, which may hold a larger model of which this is a part."""

@@ -72,6 +72,7 @@ class Attention(CachedAttention):
         rank, parts = spec.adapter_rank, ((query,), (key,), (value,))
         self.adapters = None if rank is None else LowRank(hidden, parts, rank, options)
         self.gate = self._output_gate(hidden, query)
+        self.gate_bias = self._gate_bias()
         eps = None if spec.output_norm is None else spec.output_norm.eps
         self.output_norm = None if eps is None else ShardedNorm(query, eps, options)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
@@ -90,6 +91,12 @@ class Attention(CachedAttention):
         gates = self.heads if spec.per_head else query
         method = options.method(self.layer, "output_gate")
         return Linear(hidden, (gates,), bias=False, options=options, method=method)
+
+    def _gate_bias(self) -> Tensor | None:
+        """Return the number that each head adds to its gates [H]; None: nothing is added."""
+        if self.spec.output_gate is None or not self.spec.output_gate.head_bias:
+            return None
+        return parameter(self.heads.size, dtype=self.options.dtype, device=self.options.device)
 
     def _distance_terms(self) -> Tensor | None:
         if self.spec.distance_buckets is None or self.layer:
@@ -182,6 +189,8 @@ class Attention(CachedAttention):
     def _gates(self, gates: Tensor, attended: Tensor) -> Tensor:
         """Return the factors of `attended` [T, H, D]: [T, H, D] or [T, H, 1]."""
         softplus = self.spec.output_gate is not None and self.spec.output_gate.activation == "softplus"
+        if self.gate_bias is not None:
+            gates = gates.view(*attended.shape[:2], -1) + self.gate_bias[:, None]
         activated = torch.nn.functional.softplus(gates.float()).to(gates.dtype) if softplus else gates.sigmoid()
         return activated.view(*attended.shape[:2], -1)
 
@@ -205,6 +214,8 @@ class Attention(CachedAttention):
         yield from self.output.tensors(names.of_layer("output", layer))
         if self.gate is not None:
             yield from self.gate.tensors(names.of_layer("output_gate", layer))
+        if self.gate_bias is not None:
+            yield plain(names.of_layer("gate_bias", layer), self.gate_bias, self.heads)
         if self.output_norm is not None:
             yield from self.output_norm.tensors(names.of_layer("output_norm", layer))
         for role, norm, heads in (("query", self.query_norm, self.heads), ("key", self.key_norm, self.kv_heads)):

@@ -109,8 +109,10 @@ def query_scale(positions: Tensor, scaling: QueryScaling | LearntQueryScaling) -
     from which each head computes its factor."""
     if isinstance(scaling, LearntQueryScaling):
         return torch.log1p(positions.to(torch.float32))[:, None, None]
-    periods = ((positions.to(torch.float32) + scaling.shift) / scaling.period).floor()
-    return (1 + scaling.beta * torch.log(1 + periods))[:, None, None]
+    periods = (positions.to(torch.float32) + scaling.shift) / scaling.period
+    if scaling.power:
+        return torch.exp(scaling.beta * torch.log1p(periods))[:, None, None]
+    return (1 + scaling.beta * torch.log(1 + periods.floor()))[:, None, None]
 
 
 class RotaryEmbedding(nn.Module):

@@ -24,7 +24,8 @@ class PerLayerEmbedding(nn.Module):
         super().__init__()
         self.spec, self.num_layers, self.options, self.scale = spec, num_layers, options, hidden_size**-0.5
         size = num_layers * spec.size
-        self.embedding = Embedding(options.names.per_layer_embedding, spec.vocab_size, size, spec.size**0.5, options)
+        name, scale = options.names.per_layer_embedding, spec.size**0.5
+        self.embedding = Embedding(name, spec.vocab_size, size, scale, options) if spec.vocab_size else None
         self.projection = Linear(unsharded(hidden_size), (unsharded(size),), bias=False, options=options)
         self.norm = Norm(spec.size, spec.norm, options)
 
@@ -32,13 +33,16 @@ class PerLayerEmbedding(nn.Module):
         """Return all layers' inputs [T, layers, size] of tokens [T] and their embeddings [T, hidden]."""
         projected = (self.projection(x) * self.scale).view(len(x) * self.num_layers, self.spec.size)
         normed = cast("Tensor", self.norm(projected)[0]).view(len(x), self.num_layers, self.spec.size)
+        if self.embedding is None:
+            return normed
         embedded: Tensor = self.embedding(token_ids.where(token_ids < self.spec.vocab_size, 0))
         return (normed + embedded.view_as(normed)) * 2**-0.5
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
-        yield from self.embedding.stored()
+        if self.embedding is not None:
+            yield from self.embedding.stored()
         yield from self.projection.tensors(names.per_layer_projection)
         yield from self.norm.tensors(names.per_layer_projection_norm)
 

@@ -1,0 +1,56 @@
+"""UltraBERT: EuroBERT with a sliding window in two of three layers, and a RoPE for each type of layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.classes import classifier
+from octavo_engine.model.families.eurobert import encoder
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import ClassifierSpec, ModelSpec
+
+
+def _read(architecture: str, fields: Fields) -> ModelSpec:
+    fields = _with_types(fields)
+    windows = reading.windows(fields, default=lambda _: False)
+    classes = _classifier(fields) if architecture.endswith("ForSequenceClassification") else None
+    seen = [None if window is None else window + 1 for window in windows]  # here the token itself counts
+    return encoder(fields, architecture, classes, seen)
+
+
+def _with_types(fields: Fields) -> Fields:
+    """Return the fields with `layer_types` and `rope_parameters`, for which published files have one number a layer."""
+    values, sizes = dict(fields.values), fields.integers("attention_windows")
+    values["sliding_window"] = next(filter(None, sizes), fields.integer("sliding_window", 1, 1 << 30))
+    attends = sizes or [(layer + 1) % 3 for layer in range(reading.num_layers(fields))]
+    default = ["sliding_attention" if each else "full_attention" for each in attends]
+    types: Any = values.setdefault("layer_types", default)
+    bases: Any = values.pop("rope_theta", None)
+    if not fields.has("rope_parameters"):
+        pairs = zip(types, bases, strict=False) if isinstance(bases, list) else _BASES.items()
+        values["rope_parameters"] = {kind: {"rope_theta": base} for kind, base in pairs}
+    return replace(fields, values=values)
+
+
+def _classifier(fields: Fields) -> ClassifierSpec:
+    pooling = fields.text("classifier_pooling")
+    if pooling not in ("cls", "mean"):
+        raise fields.wrong("classifier_pooling", pooling, "is neither cls nor mean")
+    return classifier(fields, pooling=pooling, bias=True)
+
+
+_BASES = {"sliding_attention": 10000.0, "full_attention": 2560000.0}
+_DEFAULTS = {"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "sliding_window": 128}
+ULTRABERT_FAMILIES = tuple(
+    Family(
+        architecture=architecture,
+        model_type="ultrabert",
+        read=partial(_read, architecture),
+        defaults={**_DEFAULTS, "classifier_pooling": "cls"},
+    )
+    for architecture in ("UltrabertModel", "UltrabertForMaskedLM", "UltrabertForSequenceClassification")
+)
