@@ -19,6 +19,13 @@ def test_the_file_in_the_repository_is_what_the_command_prints() -> None:
     assert (ROOT / "manifests" / "crd.yaml").read_text() == dump(custom_resource_definition())
 
 
+def test_no_gitops_tool_prunes_it() -> None:
+    """Each LLMService would be deleted with it, and with that what serves."""
+    annotations = custom_resource_definition()["metadata"]["annotations"]
+    assert annotations["argocd.argoproj.io/sync-options"] == "Prune=false,Delete=false"
+    assert annotations["kustomize.toolkit.fluxcd.io/prune"] == "disabled"
+
+
 def test_columns_are_those_of_the_contract() -> None:
     columns = [column["name"] for column in VERSION["additionalPrinterColumns"]]
     assert columns == ["Model", "Ready", "Desired", "Status", "Phase", "URL", "GPU", "Age"]

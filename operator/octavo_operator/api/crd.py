@@ -23,6 +23,11 @@ _COLUMNS = (
     ("GPU", "integer", ".spec.accelerator.count", 1, "GPUs of one replica."),
     ("Age", "date", ".metadata.creationTimestamp", 0, ""),
 )
+_NOT_PRUNED = {
+    "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
+    "kustomize.toolkit.fluxcd.io/prune": "disabled",
+}
+"""With its CRD each LLMService is deleted, and with that what serves: GitOps tools leave the CRD where it is."""
 
 
 def custom_resource_definition() -> Schema:
@@ -30,7 +35,7 @@ def custom_resource_definition() -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"annotations": _NOT_PRUNED, "name": f"{PLURAL}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "names": {
