@@ -219,6 +219,10 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_surge_pod_that_may_not_be_made_blocks test_after_its_time_auto_goes_on_in_place
             test_no_pod_ends_for_a_new_one_on_a_cordoned_node
             cluster/test_unhappy_cluster.py test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place""",
+        "a rollout in place comes to a pod whose node is cordoned":
+        """operator/test_rollout.py test_pods_on_cordoned_nodes_end_last
+            test_a_rollout_in_place_does_not_end_the_last_old_pods_on_cordoned_nodes cluster/test_nodes.py
+            test_a_rollout_in_place_ends_no_pod_on_a_cordoned_node""",
         "pods are refused by a quota, a LimitRange or an admission policy, or because a PriorityClass or "
         "RuntimeClass does not exist":
         """operator/test_summarize.py test_a_refusal_of_pods_says_what_helps test_pods_that_may_not_be_made
@@ -277,7 +281,9 @@ SHOWN: dict[str, dict[str, str]] = {
     "Nodes, volumes and other objects": {
         "a node does not answer (NotReady)":
         """operator/test_summarize.py test_a_pod_that_is_not_ready_though_its_engine_is_says_why
-            test_a_lost_node_is_named_before_the_pod_that_finds_none""",
+            test_a_lost_node_is_named_before_the_pod_that_finds_none operator/test_metrics_api.py
+            test_only_pods_in_which_an_engine_runs_are_asked cluster/test_nodes.py
+            test_a_lost_node_costs_a_replica_until_another_pod_takes_its_place""",
         "the volume of the cache's claim is deleted":
         """operator/test_summarize.py test_a_cache_whose_volume_is_gone_is_reported_before_its_pods_end
             cluster/test_llmservice_reconcile.py test_a_cache_whose_volume_was_deleted_is_reported""",
@@ -304,7 +310,9 @@ SHOWN: dict[str, dict[str, str]] = {
         """operator/test_field_conflicts.py test_drift_is_reverted_at_once_and_a_conflict_once_a_minute
             test_a_manager_that_adds_another_field_each_time_is_a_conflict_too
             test_a_contested_pod_template_is_reverted_less_and_less_often
-            test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often""",
+            test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often
+            test_the_replicas_of_an_autoscaler_that_was_deleted_are_changed_back_soon cluster/test_unhappy_cluster.py
+            test_replicas_hold_again_once_an_autoscaler_of_others_is_deleted""",
         "an admission webhook or policy changes the number of replicas":
         """operator/test_autoscaled_replicas.py
             test_replicas_that_admission_changes_are_reported_and_not_written_again""",
@@ -368,7 +376,8 @@ SHOWN: dict[str, dict[str, str]] = {
             test_without_a_pod_that_reports_its_load_the_message_says_that_replicas_are_held""",
         "another autoscaler, such as a user's HorizontalPodAutoscaler, scales the Deployment too":
         """operator/test_autoscaling.py test_of_several_autoscalers_one_is_to_be_kept
-            operator/test_direct_scaling.py test_the_operator_backs_off_while_another_client_scales_and_reports_it""",
+            operator/test_direct_scaling.py test_the_operator_backs_off_while_another_client_scales_and_reports_it
+            test_when_the_autoscaler_that_interfered_is_deleted_the_operator_scales_again_at_once""",
     },
     "The operator and the control plane": {
         "the operator is down":
@@ -448,7 +457,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "the CRD is deleted":
         """operator/test_reopening.py test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on
             operator/test_operator_metrics.py
-            test_a_missing_crd_is_said_once_in_the_log_and_by_healthz_while_it_lasts""",
+            test_a_missing_crd_is_said_once_in_the_log_and_by_healthz_while_it_lasts cluster/test_unhappy_cluster.py
+            test_a_crd_that_is_deleted_and_made_again_is_noticed_by_the_operator_as_it_runs""",
         "the CRD is older than the operator":
         """operator/test_status_writes.py test_a_crd_that_is_older_than_the_operator_stops_nothing
             cluster/test_unhappy_cluster.py test_a_crd_that_goes_back_changes_nothing_for_what_serves""",

@@ -11,8 +11,8 @@ import pytest
 
 from tests.operator.bad_llmservices import VALID, merged
 
-from .client import Client
-from .octavo import CRD, condition, installed_operator, wait_for_condition
+from .client import Client, as_yaml
+from .octavo import CRD, condition, faults, installed_operator, wait_for_condition
 from .test_llmservice_autoscaling import ONE_LOADED, QUICK, TWO_EACH, told, wait_for_message
 from .watching import watched_reasons
 
@@ -199,6 +199,25 @@ def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, na
     assert namespace.get("deployment", "model")["spec"]["replicas"] == 3
     assert not namespace.exists("hpa", "model")
     assert not operator.exists("apiservice", "v1beta1.external.metrics.k8s.io")
+
+
+def test_replicas_hold_again_once_an_autoscaler_of_others_is_deleted(operator: Client, served: Client) -> None:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "model"}
+    metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
+    scaler = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 2}
+    served.apply(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "theirs"},
+            "spec": {**scaler, "metrics": [{"type": "Resource", "resource": metric}]},
+        }
+    )
+    service = wait_for_condition(served, "model", "Degraded", "FieldConflict", 60)
+    assert "spec.replicas by HorizontalPodAutoscaler theirs" in condition(service, "Degraded")["message"]
+    served.kubectl("delete", "hpa", "theirs")
+    wait_for_condition(served, "model", "Degraded", "AsExpected", 90)
+    assert served.get("deployment", "model")["spec"]["replicas"] == 1
 
 
 def test_a_quota_on_replica_sets_and_a_scheduler_that_does_not_run_are_said(
@@ -392,6 +411,35 @@ def test_an_older_crd_and_the_present_one_again_lose_no_service_and_restart_no_p
     finally:  # the tests after this one need it too
         cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [version]}}))
     assert served.get("deployment", "model")["metadata"]["generation"] == generation
+
+
+def test_a_crd_that_is_deleted_and_made_again_is_noticed_by_the_operator_as_it_runs(
+    cluster: Client, operator: Client, served: Client
+) -> None:
+    """As by the uninstallation of another release, or by Argo CD: twice, the first time at once."""
+    crd = cluster.get("crd", CRD)
+    kept = {name: crd["metadata"][name] for name in ("name", "labels", "annotations")}
+    again = {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "metadata": kept, "spec": crd["spec"]}
+    pods = operator.list("pods")
+    for away in (False, True):
+        cluster.kubectl("delete", "crd", CRD)
+        if away:
+            served.wait_until(lambda: not served.list("deployments"), 60, "nothing is left of what it served")
+            served.wait_until(lambda: "waiting for the CRD" in words(operator), 60, "the operator says so")
+        cluster.kubectl("create", "-f", "-", input=as_yaml(again))
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
+        served.wait_until(lambda: served.http.get(served.path("llms")).is_success, 60, "LLMServices are served")
+        served.apply(READY_AT_ONCE)
+        wait_for_condition(served, "model", "Ready", "Serving", 90)
+        owner = served.get("deployment", "model")["metadata"]["ownerReferences"][0]["uid"]
+        assert owner == served.get("llms", "model")["metadata"]["uid"]
+    assert [pod["metadata"]["uid"] for pod in operator.list("pods")] == [pod["metadata"]["uid"] for pod in pods]
+    assert not faults(operator)
+
+
+def words(system: Client) -> str:
+    """The operator's log."""
+    return system.kubectl("logs", "--selector=app.kubernetes.io/name=octavo-operator", "--tail=-1")
 
 
 def own_uids(client: Client) -> list[str]:

@@ -40,6 +40,8 @@ class Server:
         self.others_conditions: list[dict[str, Any]] = []
         self.not_in_crd: set[str] = set()
         """Fields of the status that the cluster's CRD does not have."""
+        self.autoscalers: list[dict[str, Any]] = []
+        """HorizontalPodAutoscalers of others."""
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch reports nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {
@@ -75,6 +77,12 @@ class Server:
         if kind.name in self.unread:
             raise self.unread[kind.name]
         return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
+
+    async def list_selected(self, kind: Kind, namespace: str, selector: str) -> list[dict[str, Any]]:
+        assert (kind.name, selector) == ("HorizontalPodAutoscaler", "")
+        if kind.name in self.unread:
+            raise self.unread[kind.name]
+        return self.autoscalers
 
     async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
         return True
@@ -200,6 +208,11 @@ SERVING_POD = {
         "containerStatuses": [{"name": "engine", "state": {"running": {}}, "started": True, "ready": True}],
     },
 }
+
+
+def autoscaler(name: str, deployment: str = "good") -> dict[str, Any]:
+    """Another's HorizontalPodAutoscaler of this Deployment."""
+    return {"metadata": {"name": name}, "spec": {"scaleTargetRef": {"kind": "Deployment", "name": deployment}}}
 
 
 def with_pods(server: Server, ready: int) -> None:

@@ -16,6 +16,7 @@ from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.status.autoscaling import scaling
 from octavo_operator.render.schedules import Bounds
+from tests.operator.api_server import autoscaler
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY: Key = ("llm", "good")
@@ -35,6 +36,7 @@ class World:
         self.waiting: int | None = 28
         self.running = 2
         self.refuses = False
+        self.autoscalers: list[dict[str, Any]] = []
         self.server, self.local = self, NOON  # a Cluster and its ApiServer in one
         self.clock = ServerClock(lambda: self.local)
         indexes = {LLMSERVICE.plural: {KEY: [self.service]}, "deployments": {KEY: [copied, self.deployment]}}
@@ -46,6 +48,9 @@ class World:
             raise ApiError(403, "Forbidden", "may not scale")
         self.deployment["spec"]["replicas"] = replicas
         self.writes += 1
+
+    async def list_selected(self, kind: Any, namespace: str, selector: str) -> list[dict[str, Any]]:
+        return self.autoscalers
 
     async def load(self, namespace: str, name: str) -> Load:
         if name == "other":
@@ -163,3 +168,17 @@ async def test_the_operator_backs_off_while_another_client_scales_and_reports_it
         world.seconds += 15
         found = await world.look()
     assert (world.deployment["spec"]["replicas"], found[0]) == (7, "True")
+
+
+async def test_when_the_autoscaler_that_interfered_is_deleted_the_operator_scales_again_at_once() -> None:
+    world = World()
+    world.autoscalers = [autoscaler("theirs")]
+    for _ in range(240):  # an hour
+        world.seconds += 15
+        found = await world.look()
+        world.deployment["spec"]["replicas"] = 1
+    assert "HorizontalPodAutoscaler theirs keeps changing the number of replicas" in found[2]
+    world.autoscalers = []
+    world.seconds += 15
+    await world.look()
+    assert world.deployment["spec"]["replicas"] == 7

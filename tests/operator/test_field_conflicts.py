@@ -9,7 +9,7 @@ import pytest
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.field_conflicts import others
-from tests.operator.api_server import KEY, Clock, Server, reconciler, settled
+from tests.operator.api_server import KEY, Clock, Server, autoscaler, reconciler, settled
 from tests.operator.bad_llmservices import merged
 
 
@@ -94,17 +94,21 @@ async def test_what_is_refused_beside_nothing_of_others_is_not_tried_twice(clock
 
 async def test_a_conflict_with_another_autoscaler_names_what_scales(clock: Clock) -> None:
     server = Server()
+    server.autoscalers = [autoscaler("theirs"), autoscaler("elsewhere", "other")]
     operator = await settled(server)
     for _ in range(2):
         clock.now += 1
         server.change("Deployment", {"spec": {"replicas": 2}}, "kube-controller-manager")
         await operator.reconcile(KEY)
-    assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in server.condition("Degraded")["message"]
+    message = server.condition("Degraded")["message"]
+    assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in message
+    assert "spec.replicas by HorizontalPodAutoscaler theirs." in message
 
 
 async def test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often(clock: Clock) -> None:
     """Each of its numbers starts pods, which load for minutes, and each of ours ends them."""
     server = Server()
+    server.autoscalers = [autoscaler("theirs")]
     operator = await settled(server)
     for _ in range(4 * 3600 // 15):
         clock.now += 15
@@ -116,6 +120,32 @@ async def test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_l
     clock.now += 61
     await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize("readable", [True, False])
+async def test_the_replicas_of_an_autoscaler_that_was_deleted_are_changed_back_soon(
+    readable: bool, clock: Clock
+) -> None:
+    """Nothing changes them any more, and no watch reports its end."""
+    server = Server()
+    server.autoscalers = [autoscaler("theirs")]
+    if not readable:
+        server.unread["HorizontalPodAutoscaler"] = ApiError(403, "Forbidden", "no right")
+    operator = await settled(server)
+    for _ in range(3600 // 15):
+        clock.now += 15
+        server.change("Deployment", {"spec": {"replicas": 2}}, "kube-controller-manager")
+        again = await operator.reconcile(KEY)
+    assert again is not None and again <= 60
+    server.autoscalers = []
+    clock.now += again
+    again = await operator.reconcile(KEY)
+    if not readable:
+        assert server.live["Deployment"]["spec"]["replicas"] == 2
+        return
+    assert server.live["Deployment"]["spec"]["replicas"] == 1
+    assert server.reason("Degraded") == "AsExpected"
+    assert again is None
 
 
 async def test_a_long_conflict_is_reported_once_and_written_once_a_minute(clock: Clock) -> None:

@@ -250,6 +250,11 @@ def test_only_pods_in_which_an_engine_runs_are_asked() -> None:
     assert six is not None and six.url == "http://[fd00::7]:8000/metrics"
     ending = engine_pod({**live_pod(), "metadata": {**live_pod()["metadata"], "deletionTimestamp": "now"}})
     assert ending is not None and ending.ending
+    conditions = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    on_lost_node = engine_pod(live_pod(conditions=conditions))
+    assert on_lost_node is not None and (on_lost_node.ready, on_lost_node.ending) == (False, True)
+    overloaded = engine_pod(live_pod(conditions=[{**each, "status": "False"} for each in conditions]))
+    assert overloaded is not None and not overloaded.ending
     assert engine_pod(live_pod(podIP="")) is None
     assert engine_pod(live_pod(containerStatuses=[{"name": "engine", "state": {"waiting": {}}}])) is None
     assert engine_pod({**live_pod(), "metadata": {"name": "p", "uid": "u"}}) is None

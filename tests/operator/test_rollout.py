@@ -10,6 +10,7 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.llmservice import Rollout
+from octavo_operator.api.names import DELETION_COST_ANNOTATION
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -20,6 +21,7 @@ from octavo_operator.reconcile.pods.placement import Placement, placement_of
 from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.cordoned_nodes import cordoned_nodes
+from octavo_operator.reconcile.rollout.deletion_costs import spare_pods_on
 from octavo_operator.reconcile.rollout.rollout import RolloutState, revisions, rollout_state
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.render.deployment import progress_deadline, strategy
@@ -377,6 +379,34 @@ def test_no_pod_ends_for_a_new_one_on_a_cordoned_node(cordoned: tuple[str, ...],
         assert "kubectl uncordon n1 n2 if a new pod may run there" in now.problem.message
 
 
+@pytest.mark.parametrize(("cordoned", "in_place"), [(frozenset(), True), (frozenset({"n2"}), False)])
+def test_a_rollout_in_place_does_not_end_the_last_old_pods_on_cordoned_nodes(
+    cordoned: frozenset[str], in_place: bool
+) -> None:
+    pods = [old(node="n2"), surge(waits=None, phase=LoadingPhase.SERVING, node="n1")]
+    now = rollout_state(rollout(), live(surging=0, total=2, available=2), pods, at(9999), cordoned=cordoned)
+    assert now.in_place is in_place
+
+
+@pytest.mark.parametrize("remaining", [[], [old(node="n2")]], ids=["none", "one"])
+def test_a_rollout_in_place_whose_room_something_else_took_is_blocked(remaining: list[PodView]) -> None:
+    """The Deployment's own deadline allows for the time that a model takes to load."""
+    deployment = live(surging=0, total=1 + len(remaining), available=len(remaining))
+    deployment["spec"]["replicas"] = 1 + len(remaining)
+    step = {"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated", "lastUpdateTime": at(300)}
+    deployment["status"]["conditions"] = [step]
+    before, after = (
+        rollout_state(rollout(drainTimeoutSeconds=20), deployment, [*remaining, surge()], at(seconds))
+        for seconds in (310, 400)
+    )
+    assert (before.in_place, before.blocked, before.problem.reason) == (True, False, Reason.WENT_IN_PLACE)
+    assert before.again is not None and 310 + before.again < 400
+    assert (after.in_place, after.blocked, after.again) == (True, True, None)
+    assert "its room cannot be used" in after.problem.message
+    deployment["spec"]["replicas"] = len(remaining)  # it has not acted yet: an old pod is about to end
+    assert not rollout_state(rollout(), deployment, [*remaining, surge()], at(400)).blocked
+
+
 @pytest.mark.parametrize("strategy", ["Auto", "Surge"])
 @pytest.mark.parametrize("cordoned", [{"n1"}, {"n1", "n2"}], ids=["one", "all"])
 def test_in_place_is_not_advised_where_all_old_pods_run_on_cordoned_nodes(strategy: str, cordoned: set[str]) -> None:
@@ -410,12 +440,41 @@ async def test_nodes_are_read_only_where_the_scheduler_found_cordoned_ones() -> 
     nodes = Nodes(n1={"spec": {"unschedulable": True}}, n2={"spec": {}})
     assert await cordoned_nodes(nodes, pods) == {"n1"}
     assert nodes.read == ["n1", "n2", "n3"]
+    spared = Nodes(n1={"spec": {"unschedulable": True}})
+    assert await cordoned_nodes(spared, [old(node="n1", is_spared=True)]) == {"n1"}
     for unread, asked in ((Nodes(allowed=False), pods), (Nodes(), [*pods[:4], surge()])):
         assert (await cordoned_nodes(unread, asked), unread.read) == (frozenset(), [])
     for status, refused in ((403, True), (500, False)):  # the first where the API server does not say what it allows
         failing = cordoned_nodes(Nodes(refusal=ApiError(status, "", "nodes")), pods)
         with contextlib.nullcontext() if refused else pytest.raises(ApiError):
             assert await failing == frozenset()
+
+
+class Writer:
+    """Writes annotations of pods, by name; refuses those of `refused`."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.refused, self.written = refused, dict[str, Any]()
+
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Any, subresource: str = "") -> None:
+        assert (kind, namespace, patch["metadata"]["uid"]) == (POD, "llm", f"uid-{name}")
+        if name == self.refused:
+            raise ApiError(403, "Forbidden", "no right")
+        self.written[name] = patch["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("refused", ["", "b"])
+async def test_pods_on_cordoned_nodes_end_last(refused: str) -> None:
+    """A ReplicaSet would choose by itself, and the new pod would find no room where the old one was."""
+
+    def on(node: str, name: str, cost: str = "", **metadata: str) -> dict[str, Any]:
+        known = {"name": name, "namespace": "llm", "uid": f"uid-{name}", **metadata}
+        return {"metadata": known, "spec": {"nodeName": node}, "deletionCost": cost}
+
+    pods = [on("n1", "a"), on("n2", "b"), on("n2", "c"), on("n2", "d", "-5"), on("n2", "e", deletionTimestamp="now")]
+    writer = Writer(refused)
+    await spare_pods_on({"n2", "n3"}, writer, pods)
+    assert writer.written == {name: {DELETION_COST_ANNOTATION: "1"} for name in ("b", "c") if name != refused}
 
 
 @pytest.mark.parametrize(("said", "advised"), [("1 node(s) were unschedulable", False), ("1 Insufficient cpu", True)])

@@ -30,6 +30,10 @@ STABLE = "stable"
 
 ADAPTERS_ANNOTATION = f"{GROUP}/adapters"
 """The annotation of a pod with the LoRA adapters that it should have, as JSON."""
+DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+"""Kubernetes' own annotation of a pod: of those that a ReplicaSet may end, the ones with a lower cost end first."""
+SPARED = "1"
+"""The cost of pods that are to end after others; pods without one have 0."""
 
 METRICS_API = "external.metrics.k8s.io/v1beta1"
 METRICS_API_SERVICE = ".".join(reversed(METRICS_API.split("/")))

@@ -26,6 +26,7 @@ from octavo_operator.metrics_api.pods import list_engine_pods
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.apply.other_autoscalers import autoscalers_of
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
@@ -93,8 +94,7 @@ class DirectScaler:
             current = self._replicas(key)
             if not current:  # the Deployment is not made yet, or about to start again
                 return
-            other = self._others.setdefault(key, OtherScaler())
-            other.observe(current, self._clock())
+            other = await self._other_scaler(key, current)
             if problem := other.problem(self._clock()):
                 raise OtherScalerError(problem)
             load = await collector.load(*key)
@@ -115,6 +115,14 @@ class DirectScaler:
             logger.exception("%s/%s: cannot be scaled because of a bug in the operator", *key)
             report = _unknown("a bug in the operator; its log has the traceback", current)
         self._report(key, report)
+
+    async def _other_scaler(self, key: Key, current: int) -> OtherScaler:
+        """Return what is known of other clients that change the replicas, of which there are `current`. ApiError."""
+        other = self._others.setdefault(key, OtherScaler())
+        other.observe(current, self._clock())
+        if other.problem(self._clock()) and other.has_gone(await autoscalers_of(self._cluster, *key)):
+            other = self._others[key] = OtherScaler(expected=current)
+        return other
 
     def _replicas(self, key: Key) -> int:
         named = (each for each in self._indexes.get("deployments", {}).get(key, ()) if _name_of(each) == key[1])

@@ -5,7 +5,10 @@ Two scalers with different numbers would add and remove pods forever, and each n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from octavo_operator.reconcile.apply.other_autoscalers import in_words
 
 BACKOFF_SECONDS = 300.0
 """The time for which the operator leaves the replicas to another client that changed them MOST_CHANGES times in it."""
@@ -24,6 +27,8 @@ class OtherScaler:
     backoff: float = BACKOFF_SECONDS
     until: float = float("-inf")
     """Until when the operator makes no change itself."""
+    autoscalers: Sequence[str] = ()
+    """The names of the HorizontalPodAutoscalers that were last seen to scale the Deployment."""
 
     def observe(self, current: int, now: float) -> None:
         """Note the number of replicas that there is `now`."""
@@ -39,11 +44,22 @@ class OtherScaler:
         if changes_again or len(self.changes) >= MOST_CHANGES:
             self.until = now + self.backoff
 
+    def has_gone(self, autoscalers: Sequence[str] | None) -> bool:
+        """Note which HorizontalPodAutoscalers scale the Deployment now (None: that is not known).
+
+        Return True if there were some, and none is left: what they changed, they will not change again.
+        """
+        gone = bool(self.autoscalers) and autoscalers is not None and not autoscalers
+        self.autoscalers = autoscalers or self.autoscalers
+        return gone
+
     def problem(self, now: float) -> str:
         """Return a sentence while the operator leaves the replicas to another client, else an empty one."""
         if now >= self.until:
             return ""
+        who = in_words(self.autoscalers) or "another client"
+        sooner = "it is deleted, or " if self.autoscalers else ""
         return (
-            "another client keeps changing the number of replicas (kubectl get hpa,scaledobject): stop it, or remove "
-            f"spec.autoscaling; the operator scales again once that client has changed nothing for {self.backoff:.0f} s"
+            f"{who} keeps changing the number of replicas (kubectl get hpa,scaledobject): stop it, or remove "
+            f"spec.autoscaling; the operator scales again once {sooner}it has changed nothing for {self.backoff:.0f} s"
         )

@@ -10,6 +10,8 @@ from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod, other_contro
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.pods.engine_container import running_engine
+from octavo_operator.reconcile.pods.pod_view import condition_of
+from octavo_operator.reconcile.pods.unready import is_on_lost_node
 from octavo_operator.render.container import PORT
 
 _NOT_ENDED = "status.phase!=Failed,status.phase!=Succeeded"
@@ -29,7 +31,7 @@ class EnginePod:
     ready: bool
     """Whether it takes requests: then it must answer when it is asked for its load."""
     ending: bool = False
-    """Whether it was deleted, and ends once it has answered its requests."""
+    """Whether it was deleted and ends once it has answered its requests, or its node is lost, and they with it."""
 
 
 async def list_engine_pods(cluster: Cluster, namespace: str) -> Sequence[EnginePod]:
@@ -45,6 +47,12 @@ def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
     if not is_engine_pod(labels) or other_controller(metadata) or not address or not running_engine(pod):
         return None
     host = f"[{address}]" if ":" in address else address
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
-    url, ending = f"http://{host}:{PORT}/metrics", bool(metadata.get("deletionTimestamp"))
-    return EnginePod(metadata["uid"], metadata["name"], labels[SERVICE_LABEL], url, ready, ending)
+    ready, containers = condition_of(pod, "Ready"), condition_of(pod, "ContainersReady")
+    return EnginePod(
+        metadata["uid"],
+        metadata["name"],
+        labels[SERVICE_LABEL],
+        f"http://{host}:{PORT}/metrics",
+        ready.get("status") == "True",
+        bool(metadata.get("deletionTimestamp")) or is_on_lost_node(ready, containers),
+    )

@@ -31,6 +31,7 @@ from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.cordoned_nodes import NodeReader, cordoned_nodes
+from octavo_operator.reconcile.rollout.deletion_costs import spare_pods_on
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
@@ -250,7 +251,10 @@ class Reconciler:
         claims = {name: await self._claim(service, observed, name) for name in sorted(names)}
         exclusive = frozenset(name for name, claim in claims.items() if claim and _is_exclusive(claim))
         cordoned = await cordoned_nodes(self._cluster, pods)
-        return rollout_state(service.spec.rollout, deployment, pods, now, exclusive, cordoned)
+        state = rollout_state(service.spec.rollout, deployment, pods, now, exclusive, cordoned)
+        if state.in_place:
+            await spare_pods_on(cordoned, self._cluster, observed.pods)
+        return state
 
     async def _missing_claims(self, service: LLMService, observed: Observation) -> frozenset[str]:
         """Return the claims of adapters that are not there. Users make them, and no watch reports them."""

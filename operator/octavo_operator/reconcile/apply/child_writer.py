@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
-from octavo_operator.reconcile.apply.field_conflicts import drifted_paths, others
+from octavo_operator.reconcile.apply.field_conflicts import REPLICAS, drifted_paths, others
 from octavo_operator.reconcile.apply.handover import Applier, apply_scaled, is_scaled, is_stopped
+from octavo_operator.reconcile.apply.other_autoscalers import CONTROLLER, AutoscalerReader, who_scales
 from octavo_operator.reconcile.fields.added_fields import Path, added_fields
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
 
@@ -23,7 +24,7 @@ _WHOLE_LISTS = {"Service": ("spec", "ports")}
 """Lists whose items are all ours: another item would open a way to the pods that the LLMService does not ask for."""
 
 
-class ChildCluster(Applier, Protocol):
+class ChildCluster(Applier, AutoscalerReader, Protocol):
     """The API calls that reconciling makes."""
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
@@ -59,10 +60,13 @@ class ChildWriter:
             if not extended_list(manifest, back):  # else admission adds an item to each write
                 paths.append(extended)
         if is_stopped(manifest, live):
-            paths.append(("spec", "replicas"))
+            paths.append(REPLICAS)
         if is_held(manifest, live):
             paths.append(("spec", "paused"))
-        return {path: others(live, path) for path in paths}
+        found = {path: others(live, path) for path in paths}
+        if found.get(REPLICAS) == CONTROLLER:
+            found[REPLICAS] = await who_scales(self._cluster, live)
+        return found
 
     async def _tried(self, manifest: Object, added: Sequence[Path]) -> Object:
         """Return the object as it would be with `manifest` applied and without what others have `added` (a dry run)."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER
+from octavo_operator.reconcile.apply.other_autoscalers import DELETED, is_autoscaler
 from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.fields.ownership import APPLIED
 from octavo_operator.reconcile.observation.observe import Key
@@ -28,7 +29,7 @@ _LONGEST_PAUSE_SECONDS = 3600.0
 replicas that an autoscaler sets: it sets no 0, and its next number starts what ours has just ended.
 """
 _TEMPLATE = ("spec", "template")
-_REPLICAS = ("spec", "replicas")
+REPLICAS = ("spec", "replicas")
 _TEMPLATE_CONFLICT_SECONDS = 900.0
 """A conflict over pods ends after this time, since some GitOps tools look only every ten minutes."""
 
@@ -39,8 +40,6 @@ key each time would otherwise never change the same field twice.
 
 _NAMELESS = "a client without a name"
 """Stands for a manager that sends no User-Agent, and so has no name."""
-_AUTOSCALERS = "kube-controller-manager"
-"""The manager that changes replicas for HorizontalPodAutoscalers."""
 
 _SERVERS_OWN = {"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"}
 
@@ -109,6 +108,8 @@ class FieldConflicts:
         reverts, now = self._lasting(key), self._clock()
         held = set()
         for path, who in fields.items():
+            if who == DELETED:  # nothing changes it any more
+                reverts.pop((child, path), None)
             for revert in filter(None, (reverts.get((child, path)), reverts.get((child, _mapping_of(path))))):
                 if not _costs_pods(path, who):  # as a person's 0 after the numbers of an autoscaler
                     revert.pause = PAUSE_SECONDS
@@ -137,7 +138,7 @@ class FieldConflicts:
             if revert.contested:
                 contested.setdefault(child, {})[path] = revert
         return [
-            Conflict(child, _sentence(child, reverts), min(_next(revert, now) - now for revert in reverts.values()))
+            Conflict(child, _sentence(child, reverts), min(_next(*each, now) - now for each in reverts.items()))
             for child, reverts in contested.items()
         ]
 
@@ -164,9 +165,13 @@ def _changes_keys(reverts: Mapping[tuple[Child, Path], _Revert], child: Child, p
     return (child, mapping) in reverts or ((child, path) not in reverts and len(times) >= _MOST_TIMES)
 
 
-def _next(revert: _Revert, now: float) -> float:
-    """Return when the field may be reverted again, or else when the conflict is over."""
-    return revert.free if now < revert.free else revert.end
+def _next(path: Path, revert: _Revert, now: float) -> float:
+    """Return when the field may be reverted again, or else when the conflict is over.
+
+    Sooner where an autoscaler sets it, since no watch reports its end.
+    """
+    following = revert.free if now < revert.free else revert.end
+    return min(following, now + PAUSE_SECONDS) if _is_scaled(path, revert.who) else following
 
 
 def _next_pause(before: _Revert | None, slow: bool) -> float:
@@ -175,7 +180,12 @@ def _next_pause(before: _Revert | None, slow: bool) -> float:
 
 def _costs_pods(path: Path, who: str) -> bool:
     """Return True if each change of a field by the manager `who`, and each revert, starts or ends pods."""
-    return path[: len(_TEMPLATE)] == _TEMPLATE or (path == _REPLICAS and who == _AUTOSCALERS)
+    return path[: len(_TEMPLATE)] == _TEMPLATE or _is_scaled(path, who)
+
+
+def _is_scaled(path: Path, who: str) -> bool:
+    """Return True if the field is a number of replicas that an autoscaler sets."""
+    return path == REPLICAS and is_autoscaler(who)
 
 
 def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
@@ -189,11 +199,10 @@ def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
     slow = any(_costs_pods(path, revert.who) for path, revert in contested.items())
     often = "less and less often, since each change starts or ends pods" if slow else "once a minute"
     begin = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
-    replicas = contested.get(_REPLICAS)
-    if replicas and replicas.who == _AUTOSCALERS:
+    if any(_is_scaled(path, revert.who) for path, revert in contested.items()):
         return (
             f"{begin}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
-            "and set spec.autoscaling in the LLMService in its place"
+            "after which spec.replicas holds again within two minutes, or set spec.autoscaling in its place"
         )
     return f"{begin}stop that manager from changing it, or set the value in the LLMService"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from octavo_operator.api.names import ADAPTERS_ANNOTATION
+from octavo_operator.api.names import ADAPTERS_ANNOTATION, DELETION_COST_ANNOTATION
 from octavo_operator.reconcile.fields.added_fields import is_shared
 from octavo_operator.reconcile.fields.ownership import APPLIED, owned_fields
 from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, LLMSERVICE, OBSERVED, POD, Kind
@@ -63,6 +63,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
             kept["statusChanged"] = status_changed_at(body["metadata"])
             annotations = body["metadata"].get("annotations") or {}
             kept["adapters"] = digest_of_list(annotations.get(ADAPTERS_ANNOTATION, ""))
+            kept["deletionCost"] = annotations.get(DELETION_COST_ANNOTATION, "")
     if kind not in OBSERVED:
         kept["fingerprint"] = fingerprint(body)
         kept["applied"] = (body["metadata"].get("annotations") or {}).get(APPLIED)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
+from octavo_operator.api.names import SPARED
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.pods.container_problem import (
     ASKED_TO_END,
@@ -74,6 +75,8 @@ class PodView:
     failed_at: str = ""
     node: str = ""
     """The name of its node; empty: it has none."""
+    is_spared: bool = False
+    """Whether it is to end after others, since no new pod may run on its node."""
 
     @property
     def scheduled(self) -> bool:
@@ -106,6 +109,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         failure=_failure_of(pod, status),
         failed_at=status_changed(pod),
         node=(pod.get("spec") or {}).get("nodeName") or "",
+        is_spared=pod.get("deletionCost") == SPARED and metadata.get("deletionTimestamp") is None,
     )
 
 

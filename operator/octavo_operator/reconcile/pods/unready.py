@@ -29,9 +29,17 @@ def why_unready(
         return Problem(
             Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not: {message}"
         ), None
-    if containers_ready.get("status") == "True":
+    if is_on_lost_node(ready, containers_ready):
         return _of_lost_node(pod), None
     return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not yet"), None
+
+
+def is_on_lost_node(ready: Mapping[str, Any], containers_ready: Mapping[str, Any]) -> bool:
+    """Return True if a pod with these conditions is on a lost node: only the node controller makes a pod with ready
+    containers unready.
+    """
+    unready = ready.get("status") == "False" and ready.get("reason") != _GATES
+    return unready and containers_ready.get("status") == "True"
 
 
 def first_problem(pod: str, containers: Iterable[Mapping[str, Any]]) -> Problem | None:
@@ -48,7 +56,7 @@ def _problem(pod: str, container: Mapping[str, Any]) -> Problem | None:
 
 
 def _of_lost_node(pod: Mapping[str, Any]) -> Problem:
-    """Return the problem of a lost node: only the node controller makes a pod with ready containers unready."""
+    """Return the problem of a pod on a lost node."""
     name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName") or ""
     return Problem(
         Reason.NODE_LOST,

@@ -29,11 +29,12 @@ class NodeReader(Protocol):
 
 
 async def cordoned_nodes(cluster: NodeReader, pods: Sequence[PodView]) -> frozenset[str]:
-    """Return the cordoned nodes of `pods`, if one of these waits and the scheduler has found cordoned nodes.
+    """Return the cordoned nodes of `pods`, if the scheduler has found cordoned ones for a pod that waits, or if some
+    pods are spared for such a node.
 
     Empty where the operator may not read nodes, as with Roles in some namespaces alone.
     """
-    if not any(pod.waits and _CORDONED in pod.waits.message for pod in pods):
+    if not any(pod.is_spared or (pod.waits and _CORDONED in pod.waits.message) for pod in pods):
         return frozenset()
     names = sorted({pod.node for pod in pods if pod.node and not pod.ended})[:_MOST]
     if not names or not await cluster.may("get", NODE, ""):

@@ -22,6 +22,7 @@ from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.surge import Obstacle, obstacles
 from octavo_operator.reconcile.timestamps import seconds_between
+from octavo_operator.render.deployment import grace_period
 
 _NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
 _NO_ROOM = (
@@ -29,6 +30,13 @@ _NO_ROOM = (
     "serving: free what is lacking, or set spec.rollout.strategy to InPlace"
 )
 _NO_WAY = "ending an old pod would not help, so they go on serving until the cause is fixed"
+_ROOM_TAKEN = (
+    "an old pod has ended for it, and its room cannot be used: something else has taken it, or its node takes no new "
+    "pods"
+)
+_FOR_A_NODE = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE)
+_SCHEDULED_SECONDS = 45.0
+"""Seconds after which a pod for which there is room has a node: the scheduler tries again within ten."""
 _NONE_STARTS = "no pod of this revision starts until the cause is fixed"
 _COMPLETE = "NewReplicaSetAvailable"
 """The reason of a Deployment's condition Progressing from the end of a rollout to the beginning of the next one."""
@@ -72,7 +80,13 @@ def rollout_state(
     `exclusive`: the claims that are known to be for one node or one pod at a time. `cordoned`: the nodes of its pods
     that are known to take no new one.
     """
-    state = _state(rollout, deployment, obstacles(deployment, pods, exclusive, now, cordoned), now)
+    waiting = obstacles(deployment, pods, exclusive, now, cordoned)
+    if not waiting and _all_old_pods_are_on(cordoned, pods):  # in place, the next one would end for nothing
+        state = RolloutState()
+    else:
+        state = _state(rollout, deployment, waiting, now)
+    if state.in_place:
+        state = _with_lack_of_room(state, rollout, deployment, pods, now)
     if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods, now)):
         state = replace(state, blocked=True, problem=failing)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
@@ -96,6 +110,32 @@ def _state(rollout: Rollout, deployment: Mapping[str, Any], waiting: Sequence[Ob
     if helped:
         return _soon_in_place(rollout, helped, now)
     return _blocked(waiting[0], _NO_ROOM if waiting[0].of_room else _NO_WAY)
+
+
+def _with_lack_of_room(
+    state: RolloutState, rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], now: str
+) -> RolloutState:
+    """Return the `state` of a rollout in place as blocked if a new pod has found no room since old pods ended for it.
+
+    By then the old pods are gone: their grace period is over, counted from the Deployment's last step.
+    """
+    waits = (pod.waits for pod in pods if pod.waits and not pod.ended and pod.waits.reason in _FOR_A_NODE)
+    found, since = next(waits, None), condition_of(deployment, "Progressing").get("lastUpdateTime")
+    has_acted = count_of(deployment, "replicas") <= int((deployment.get("spec") or {}).get("replicas") or 0)
+    if found is None or not since or not (is_in_place(deployment) and has_acted):
+        return state
+    left = grace_period(rollout) + _SCHEDULED_SECONDS - seconds_between(since, now)
+    if left > 0:
+        return replace(state, again=left + _NOTICE_SECONDS)
+    return replace(state, blocked=True, problem=Problem(found.reason, f"{found.message}; {_ROOM_TAKEN}"))
+
+
+def _all_old_pods_are_on(nodes: frozenset[str], pods: Sequence[PodView]) -> bool:
+    """Return True if there are pods of older revisions, and all of them run on one of these nodes."""
+    there = [pod for pod in pods if not pod.ended]
+    newest = newest_revision(there)
+    old = {pod.node for pod in there if pod.revision != newest and pod.scheduled}
+    return bool(old) and old <= nodes
 
 
 def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Problem | None:
