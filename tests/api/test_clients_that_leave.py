@@ -172,7 +172,7 @@ def test_input_that_no_request_has_read_is_bounded_for_all_connections_together(
     monkeypatch.setattr(unread_input, "MOST_UNREAD", 0)
     monkeypatch.setattr(unread_input, "SMALL", 100)
     server = start()
-    unread = server.server._connections._unread_input
+    unread = server.server._connections._shared.unread_input
     server.play("Hello", hold_after=1)
     asked = json.dumps({"prompt": "x"})
     head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -78,28 +79,32 @@ def accepting() -> Iterator[Accepting]:
         yield accepting
 
 
-@pytest.mark.parametrize("method", ["add_reader", "accept", "connect_accepted_socket"])
+@pytest.mark.parametrize("method", ["register", "accept", "connect_accepted_socket"])
 def test_an_error_with_one_connection_does_not_end_accepting(
     accepting: Accepting, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acceptor, "_LOG_INTERVAL", PATIENCE)
-    fault, failed = OSError(28, "No space left on device") if method == "add_reader" else MemoryError(), list[str]()
-    owner = accepting._listener if method == "accept" else accepting.acceptor._loop
+    fault, failed = OSError(28, "No space left on device") if method == "register" else MemoryError(), list[str]()
+    epoll = accepting.acceptor._awaited
+    waits = SimpleNamespace(**{name: getattr(epoll, name) for name in ("register", "unregister", "poll")})
+    monkeypatch.setattr(accepting.acceptor, "_awaited", waits)
+    owner = {"accept": accepting._listener, "register": waits}.get(method, accepting.acceptor._loop)
     original = getattr(owner, method)
 
     def failing(*arguments: Any) -> Any:
-        if len(failed) < 3 and arguments[:1] != (accepting._listener,):
+        if len(failed) < 3:
             failed.append(method)
             raise fault
         return original(*arguments)
 
     monkeypatch.setattr(owner, method, failing)
     probe = b"GET /health HTTP/1.1\r\n\r\n"
-    data = {"connect_accepted_socket": probe, "add_reader": b""}.get(method, b"GET / HTTP/1.1\r\n")
+    data = {"connect_accepted_socket": probe, "register": b""}.get(method, b"GET / HTTP/1.1\r\n")
     served = [accepting.is_served(accepting.connect(data)) for _ in range(3)]
     assert accepting.is_served(accepting.connect())
     assert len(failed) == 3
     assert any(served) == (method == "accept")  # there, no connection has been taken yet
+    monkeypatch.setattr(accepting.acceptor, "_awaited", epoll)
     assert not accepting.acceptor._silent
     assert len([record for record in caplog.records if "connection" in record.message]) == 1
     assert "Traceback" not in caplog.text

@@ -14,6 +14,7 @@ import errno
 import logging
 import re
 import resource
+import select
 import socket
 import threading
 import time
@@ -47,6 +48,8 @@ _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
 _ACCEPTED_AT_ONCE = 16
 """Connections that are accepted in a row before the loop handles other events."""
+_BEGUN_AT_ONCE = 16
+"""Connections whose first bytes are looked at in a row before the loop handles other events, such as new probes."""
 _PAUSE = 0.05
 """Seconds without accepting, after accepting a connection failed."""
 _HANDED_AT_ONCE = 16
@@ -148,10 +151,14 @@ class Acceptor:
             self._listeners.append((listeners.metrics, self._answer))
         self._most_silent = max(1, max_connections // 2)
         self._hand_over, self._probes, self._heads = hand_over, probes, heads
-        self._waiting = WaitingConnections(self._most_silent)
+        self._waiting: WaitingConnections[socket.socket] = WaitingConnections(self._most_silent)
         """Connections that have sent something and wait for the server's loop."""
         self._handed = 0
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._numbered: dict[int, socket.socket] = {}
+        """The silent connections by their file descriptors."""
+        self._awaited = select.epoll()
+        """Says which of them have sent something. The loop itself would handle thousands of them in a row."""
         self._closed_silent = 0
         self._closing = False
         self._logged_at = 0.0
@@ -191,6 +198,7 @@ class Acceptor:
         for listener, then in self._listeners:
             listener.setblocking(False)
             self._listen(listener, then)
+        self._loop.add_reader(self._awaited.fileno(), self._on_first_bytes)
         try:
             self._loop.run_forever()
         finally:
@@ -208,6 +216,8 @@ class Acceptor:
                 last.append(silent)
             else:
                 silent.close()
+        self._loop.remove_reader(self._awaited.fileno())
+        self._awaited.close()
         self._scrapes.close()
         self._odd_probes.close()
         self._loop.run_until_complete(self._end_tasks())  # nothing is left that begins another task meanwhile
@@ -281,15 +291,18 @@ class Acceptor:
         if len(self._silent) >= self._most_silent:
             self._expire(next(iter(self._silent)))
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._expire, connection)
-        self._loop.add_reader(connection, self._on_first_bytes, connection)
+        self._awaited.register(connection, select.EPOLLIN)
+        self._numbered[connection.fileno()] = connection
 
-    def _on_first_bytes(self, connection: socket.socket) -> None:
-        """Pass on a connection that is silent no longer, or close one that has ended."""
-        self._forget(connection)
-        if first := _first_bytes(connection):
-            self._pass_on(connection, first)
-        else:
-            connection.close()
+    def _on_first_bytes(self) -> None:
+        """Pass on some connections that are silent no longer, or close those that have ended."""
+        for number, _ in self._awaited.poll(0, _BEGUN_AT_ONCE):
+            connection = self._numbered[number]
+            self._forget(connection)
+            if first := _first_bytes(connection):
+                self._pass_on(connection, first)
+            else:
+                connection.close()
 
     def _pass_on(self, connection: socket.socket, first: bytes) -> None:
         """Answer a probe, queue a scrape or a connection for the server, by its first bytes."""
@@ -367,7 +380,8 @@ class Acceptor:
 
     def _forget(self, connection: socket.socket) -> None:
         self._silent.pop(connection).cancel()
-        self._loop.remove_reader(connection)
+        if self._numbered.pop(connection.fileno(), None) is not None:
+            self._awaited.unregister(connection)
 
     def _begin(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

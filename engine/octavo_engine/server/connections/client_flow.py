@@ -32,6 +32,7 @@ class ClientFlow(FlowControl):
         self._reads = self._bytes = 0
         self._collecting: asyncio.TimerHandle | None = None
         """Ends the pause in which small pieces are collected."""
+        self._held = False
 
     def count_read(self, size: int) -> None:
         """Count a read, and pause if the request comes in too many small pieces."""
@@ -60,8 +61,20 @@ class ClientFlow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read from the client again, unless many bytes of later requests wait, or small pieces are collected."""
-        if self._collecting is None and (self._http.their_state is not h11.DONE or self._may_read_ahead):
+        if self._held or self._collecting is not None:
+            return
+        if self._http.their_state is not h11.DONE or self._may_read_ahead:
             super().resume_reading()
+
+    def hold(self) -> None:
+        """Read nothing until `go_on`, since what was read is not parsed yet."""
+        self._held = True
+        super().pause_reading()
+
+    def go_on(self) -> None:
+        """Read from the client again, as before `hold`."""
+        self._held = False
+        self.resume_reading()
 
     def _read_on(self) -> None:
         self._collecting = None

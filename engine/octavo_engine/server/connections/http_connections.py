@@ -15,8 +15,8 @@ from uvicorn.server import ServerState
 
 from octavo_engine.server.connections.acceptor import Acceptor, HeadReaders, Listeners
 from octavo_engine.server.connections.connection import MAX_HEADER_BYTES, ClientConnection
+from octavo_engine.server.connections.shared_state import SharedState
 from octavo_engine.server.connections.spare_connection import spare_connections
-from octavo_engine.server.connections.unread_input import UnreadInput
 
 connection_log = logging.getLogger("octavo.connections")
 
@@ -54,7 +54,7 @@ class HttpConnections:
         self._probes = probes
         self._closing_seconds = int(closing_seconds)
         self._connecting: set[asyncio.Task[None]] = set()
-        self._unread_input = UnreadInput()
+        self._shared = SharedState(heads.owner_of)
         self.http = _Uvicorn(_http_config(app, self._closing_seconds))
         self._max_connections = max_connections
         self.acceptor = Acceptor(listeners, max_connections, self._hand_over, self._probe_protocols, heads)
@@ -107,9 +107,9 @@ class HttpConnections:
         self._begin(self._connect(connection))
 
     async def _connect(self, connection: socket.socket) -> None:
-        state, config, unread = self.http.server_state, self.http.config, self._unread_input
+        state, config, shared = self.http.server_state, self.http.config, self._shared
         try:
-            await self._loop.connect_accepted_socket(lambda: ClientConnection(unread, config, state, {}), connection)
+            await self._loop.connect_accepted_socket(lambda: ClientConnection(shared, config, state, {}), connection)
         except Exception as error:  # noqa: BLE001  (the error ends only this connection, and the log is bounded)
             connection.close()
             if not isinstance(error, OSError):
@@ -126,8 +126,8 @@ class HttpConnections:
         config.load()
         state = ServerState()
         state.default_headers = [(b"connection", b"close")]
-        unread = UnreadInput()
-        return lambda: ClientConnection(unread, config, state, {}, _loop=loop)
+        shared = SharedState(lambda _: "")
+        return lambda: ClientConnection(shared, config, state, {}, _loop=loop)
 
 
 def _http_config(app: ASGIApp, closing_seconds: int) -> uvicorn.Config:

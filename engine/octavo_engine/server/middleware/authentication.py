@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo_engine.server.admission.auth import ANYONE, Key, KeyRing, presented_key, unauthorized
-from octavo_engine.server.admission.fair_pool import FairPool
+from octavo_engine.server.admission.pacer import Pacer
 from octavo_engine.server.errors import APIError
 
 BEGUN_AT_ONCE = 4
@@ -64,7 +63,7 @@ class Authentication:
         return key
 
 
-class RequestPacer:
+class RequestPacer(Pacer):
     """Lets at most BEGUN_AT_ONCE requests begin in one iteration of the event loop; API keys take turns.
 
     Otherwise very many requests at once would hold up all streams, even if each costs next to nothing or is refused.
@@ -72,14 +71,7 @@ class RequestPacer:
     """
 
     def __init__(self) -> None:
-        self._pool: FairPool[None] = FairPool(BEGUN_AT_ONCE, lambda: False)
-        for _ in range(BEGUN_AT_ONCE):
-            self._pool.add(None)
-
-    async def wait(self, key: Key) -> None:
-        """Wait until a request of this key may begin."""
-        await self._pool.acquire(key.name)
-        asyncio.get_running_loop().call_soon(self._pool.release, key.name, None)
+        super().__init__(BEGUN_AT_ONCE)
 
 
 class PacedPreflights:

@@ -1,0 +1,155 @@
+"""Thousands of clients that do the same at the same moment: the event loop does a part of it, and goes on with the
+rest in its next iterations."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from h11 import LocalProtocolError
+
+from octavo_engine.server.admission.auth import Key
+from octavo_engine.server.connections import acceptor, connection, read_pacer, shared_state, unread_input
+from octavo_engine.server.connections.read_pacer import ReadPacer
+from octavo_engine.server.connections.shared_state import SharedState
+from octavo_engine.server.connections.strict_http import StrictBuffer
+from tests.api.hostile import TEXT, raw
+from tests.api.served import PATIENCE, Served, write_keys
+
+
+def test_an_iteration_of_the_loop_parses_for_a_few_milliseconds_and_keys_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1,000 heads of 7,500 lines at the same moment: the loop did nothing else until it had parsed all of them."""
+    clock, parsed, loop = [0.0], list[str](), Mock(spec=asyncio.AbstractEventLoop)
+    monkeypatch.setattr(read_pacer, "time", Mock(monotonic=lambda: clock[0]))
+    pacer = ReadPacer()
+
+    def parse(name: str) -> None:
+        clock[0] += 0.001
+        parsed.append(name)
+
+    for number in range(21):
+        name = f"rude {number}" if number < 20 else "other"
+        if pacer.busy:
+            pacer.later(name[:4], partial(parse, name))
+        else:
+            pacer.now(loop, partial(parse, name))
+    iterations = [len(parsed)]
+    while loop.call_soon.called:
+        then, *given = loop.call_soon.call_args.args
+        loop.call_soon.reset_mock()
+        then(*given)
+        iterations.append(len(parsed) - sum(iterations))
+    assert iterations == [4, 4, 4, 4, 4, 1, 0]
+    assert parsed.index("other") < 8
+    assert [each for each in parsed if each != "other"] == [f"rude {number}" for number in range(20)]
+
+
+@pytest.fixture
+def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is parsed in the iteration in which it arrives."""
+
+    def busy(pacer: ReadPacer) -> bool:
+        pacer.now(asyncio.get_running_loop(), lambda: None)
+        return True
+
+    monkeypatch.setattr(ReadPacer, "busy", property(busy))
+
+
+@pytest.mark.usefixtures("nothing_at_once")
+def test_requests_that_are_parsed_in_a_later_iteration_are_answered(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "ann"))
+    server.play("Hello")
+    lines = f"POST {TEXT} HTTP/1.1", "Host: x", "Content-Type: application/json", "Authorization: Bearer sk-ann"
+    head = "\r\n".join((*lines, "Transfer-Encoding: chunked", "", "")).encode()
+    request = head + b'4\r\n{"pr\r\n' + b"b\r\n" + b'ompt": "x"}' + b"\r\n0\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        for piece in (request[:10], request[10:-40], request[-40:] + request * 3, request):
+            client.sendall(piece)
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200 ") == 5
+    assert raw(server, b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 401 ")
+    assert raw(server, b"not HTTP\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.usefixtures("nothing_at_once")
+def test_bytes_that_are_parsed_later_count_as_unread(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread_input, "MOST_UNREAD", 0)
+    monkeypatch.setattr(unread_input, "SMALL", 100)
+    server = start()
+    assert raw(server, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert raw(server, b"GET /version HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 200 + b"\r\n\r\n") == b""
+    server.wait_until(lambda: server.server._connections._shared.unread_input.total == 0)
+
+
+async def test_few_requests_end_in_one_iteration_when_very_many_clients_leave_at_once() -> None:
+    """500 streams that were left at the same moment: the loop ended all of them before anything else went on."""
+    shared, ended = SharedState(lambda _: ""), list[str]()
+
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        ended.append(scope["state"]["key"].name)
+
+    def end(name: str) -> asyncio.Task[None]:
+        scope = {"type": "http", "state": {"key": Key(name)}}
+        nothing: Any = lambda: None  # noqa: E731  (as a weak reference to a connection that has ended)
+        return asyncio.create_task(connection._run_counted(nothing, shared, app, scope, gone, Mock()))
+
+    tasks = [end("rude") for _ in range(40)] + [end("other")]
+    most, before = 0, 0
+    while not all(each.done() for each in tasks):
+        await asyncio.sleep(0)
+        most, before = max(most, len(ended) - before), len(ended)
+    assert 0 < most <= shared_state._ENDED_AT_ONCE
+    assert ended.index("other") <= 3 * shared_state._ENDED_AT_ONCE
+
+
+def test_few_new_connections_are_looked_at_in_one_iteration() -> None:
+    """3,000 connections that sent their first byte at the same moment: a probe waited until all were looked at."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    accepting = acceptor.Acceptor(acceptor.Listeners(listener), 100, Mock(), lambda _: asyncio.Protocol)
+    passed: list[socket.socket] = []
+    accepting._pass_on = lambda client, _: passed.append(client)  # type: ignore[method-assign]
+    with ExitStack() as opened:
+        clients = [opened.enter_context(socket.create_connection(listener.getsockname())) for _ in range(20)]
+        for _ in clients:
+            ours = opened.enter_context(listener.accept()[0])
+            ours.setblocking(False)
+            accepting._await_request(ours)
+        for client in clients:
+            client.sendall(b"G")
+        accepting._on_first_bytes()
+        assert len(passed) == acceptor._BEGUN_AT_ONCE
+        accepting._on_first_bytes()
+        assert len(passed) == 20
+        assert not accepting._silent
+        listener.setblocking(False)
+        accepting._close()
+
+
+def test_very_many_lines_are_refused_before_each_is_parsed() -> None:
+    """h11 takes 35 ms for a head, or trailers, of 16,000 lines, and no request is counted before."""
+    for count, fits in ((255, True), (256, False)):
+        buffer = StrictBuffer()
+        buffer += b"GET / HTTP/1.1\r\n" + b"a:\r\n" * count + b"\r\n"
+        if fits:
+            assert len(buffer.maybe_extract_lines() or ()) == 256
+        else:
+            with pytest.raises(LocalProtocolError):
+                buffer.maybe_extract_lines()
