@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import client as client_module
+from octavo_engine.engine import messages
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
@@ -199,6 +201,37 @@ async def test_a_request_that_cannot_run_gets_an_error_and_harms_no_other(client
     assert "more than the 1000 tokens" in str(too_long.error)
     assert "64" in str(outside.error)
     assert sum(len(output.token_ids) for output in await other) == 200
+
+
+@SHARED
+async def test_forks_have_their_prompt_from_the_request_that_they_share_it_with(client: EngineClient) -> None:
+    names = [f"f{number}" for number in range(6)]
+    outputs, found = OutputStream(names), Counter[str]()
+    asked = [request(name, max_tokens=4, fork_of=None if name in ("f0", "f3") else "f0") for name in names]
+    async with client.generate(asked, outputs):
+        async for output in outputs:
+            found[output.request_id] += len(output.token_ids)
+    assert found == dict.fromkeys(names, 4)
+    await until_idle(client)
+
+
+def test_the_engine_has_one_copy_of_the_prompt_of_many_answers() -> None:
+    """128 copies of 8,000 ids took the engine 50 MiB, and 25 ms between two steps."""
+    prompt = tuple(range(1000, 9000))
+    first = Request(request_id="x-0", prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=1))
+    forks = [replace(first, request_id=f"x-{number}", fork_of="x-0") for number in range(1, 128)]
+    [message] = messages.to_add([first, *forks])
+    data = messages.encode(message)
+    assert len(data) < 2 * len(messages.encode(messages.AddRequests([first]))) + 128 * 500
+    added = messages.decode_to_engine(data)
+    assert isinstance(added, messages.AddRequests)
+    found = added.with_prompts()
+    assert found == [first, *forks]
+    assert len({id(each.prompt_token_ids) for each in found}) == 1
+    assert [len(each.requests) for each in messages.to_add([first, *forks[:2], replace(first, request_id="y")])] == [
+        3,
+        1,
+    ]
 
 
 @SHARED

@@ -28,7 +28,6 @@ from octavo_engine.engine.messages import (
     AbortRequests,
     AdapterFailed,
     AdapterLoaded,
-    AddRequest,
     Failed,
     FromEngine,
     LoadAdapter,
@@ -43,6 +42,7 @@ from octavo_engine.engine.messages import (
     UnloadAdapter,
     decode_from_engine,
     encode,
+    to_add,
 )
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
@@ -147,7 +147,7 @@ class EngineClient:
     async def generate(self, requests: Sequence[Request], outputs: OutputStream) -> AsyncIterator[None]:
         """Send the requests, whose outputs go to `outputs`; its reader gets an EngineDeadError if the engine dies.
 
-        Leaving the context aborts the requests that have not ended.
+        The forks of a request follow it. Leaving the context aborts the requests that have not ended.
         """
         if self.state.phase != "ready":
             outputs.fail(EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready"))
@@ -155,8 +155,8 @@ class EngineClient:
             return
         self._streams.update((request.request_id, outputs) for request in requests)
         try:
-            for request in requests:
-                await self._send(AddRequest(request))
+            for message in to_add(requests):
+                await self._send(message)
             yield
         finally:
             for request in requests:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import msgspec
 
 from octavo_engine.core.request import Request
@@ -10,10 +13,29 @@ from octavo_engine.engine.info import AdapterInfo, EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 
-class AddRequest(msgspec.Struct, tag="add", frozen=True):
-    """Asks for an answer to a tokenized, checked request."""
+class AddRequests(msgspec.Struct, tag="add", frozen=True):
+    """Asks for answers to a tokenized, checked prompt: a request, and its forks without the prompt, which is the same.
 
-    request: Request
+    With 128 copies of a long prompt the engine would need hundreds of megabytes, and decode them between two steps.
+    """
+
+    requests: list[Request]
+
+    def with_prompts(self) -> list[Request]:
+        """Return the requests, all of which have the prompt as one object."""
+        prompt = self.requests[0].prompt_token_ids
+        return [replace(request, prompt_token_ids=prompt) for request in self.requests]
+
+
+def to_add(requests: Iterable[Request]) -> list[AddRequests]:
+    """Return a message for each prompt. The forks of a request follow it."""
+    groups: list[list[Request]] = []
+    for request in requests:
+        if request.fork_of is None:
+            groups.append([request])
+        else:
+            groups[-1].append(replace(request, prompt_token_ids=()))
+    return [AddRequests(group) for group in groups]
 
 
 class AbortRequests(msgspec.Struct, tag="abort", frozen=True):
@@ -46,7 +68,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """Ends the engine now, after the HTTP process has drained; requests left end with finish_reason `abort`."""
 
 
-ToEngine = AddRequest | AbortRequests | LoadAdapter | UnloadAdapter | Ping | Shutdown
+ToEngine = AddRequests | AbortRequests | LoadAdapter | UnloadAdapter | Ping | Shutdown
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):

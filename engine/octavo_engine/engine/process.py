@@ -25,7 +25,7 @@ from octavo_engine.engine.messages import (
     AbortRequests,
     AdapterFailed,
     AdapterLoaded,
-    AddRequest,
+    AddRequests,
     Failed,
     FromEngine,
     LoadAdapter,
@@ -129,8 +129,9 @@ def _outcome_message(ticket: int, outcome: AdapterInfo | ModelLoadError) -> Adap
 def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
     """Carry out one message. A Ping is answered here, between two steps, so a Pong proves that the loop runs."""
     match message:
-        case AddRequest():
-            loop.add(message.request)
+        case AddRequests():
+            for request in message.with_prompts():
+                loop.add(request)
         case AbortRequests():
             loop.abort(message.request_ids)
         case LoadAdapter() if loop.adapters is not None:
