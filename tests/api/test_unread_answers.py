@@ -195,6 +195,29 @@ def test_log_probabilities_that_no_client_has_yet_are_bounded(start: Callable[..
     assert refused.status_code == 503 and "answers" in refused.json()["error"]["message"]
 
 
+def test_large_events_that_are_not_read_count(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first events and the last of /v1/responses repeat 8 MB of tools: those of eight streams took 256 MiB."""
+    monkeypatch.setattr(acceptor, "_SEND_BUFFER", 4096)
+    server = start()
+    server.play("Hello")
+    tool = {"type": "function", "description": "x" * 60_000, "parameters": {"type": "object"}}
+    tools = [{**tool, "name": f"f{number}"} for number in range(20)]
+    body = json.dumps({"input": "x", "tools": tools, "tool_choice": "none", "stream": True})
+    head = "POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        server.wait_until(lambda: server.serving.unread.used > 1_200_000)
+        client.settimeout(PATIENCE)
+        answer = b"".join(iter(lambda: client.recv(1 << 20), b""))
+    assert answer.count(b"x" * 60_000) == 60 and b"response.completed" in answer
+    server.wait_until(lambda: server.serving.unread.used == 0)
+    server.serving.unread.total = 1_000_000
+    refused = server.http.post("/v1/responses", content=body, headers={"Content-Type": "application/json"}).text
+    assert refused.startswith("event: error") and "answer_too_large" in refused
+
+
 def test_log_probabilities_that_the_end_of_a_response_repeats_are_bounded(start: Callable[..., Served]) -> None:
     """The last events of a stream of /v1/responses repeat them: those of 40 streams counted nowhere."""
     server = start()

@@ -5,7 +5,8 @@ The answer is sent as a stream or as one JSON body. A request ends when its clie
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -27,6 +28,9 @@ from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import JSONAnswer, PreparedRequest
 from octavo_engine.server.serving import Serving
 
+_LARGE_EVENT = 64 << 10
+"""Bytes of an event above which it counts: those of `/v1/responses` repeat all tools, which may have megabytes."""
+
 
 class FullWriter(Protocol):
     """Writes one request's answer in an endpoint's own shape, as one JSON body."""
@@ -43,7 +47,7 @@ class Writer(FullWriter, Protocol):
         """True if the last events of a stream repeat all log probabilities, which are in memory until then."""
         ...
 
-    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
+    def opening(self, index: int, usage: UsageSoFar) -> Iterable[bytes]:
         """Return the events that come before a sequence's first output."""
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
@@ -96,27 +100,41 @@ async def json_answer(serving: Serving, request: Request, job: str) -> Response:
 
 
 async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
-    """Yield server-sent events until all sequences have ended, or the first one has failed."""
+    """Yield server-sent events until all sequences have ended, or the first one has failed.
+
+    A large event counts in the budget of unread answers until the one after it has been sent.
+    """
+    unread = 0
+    try:
+        async with contextlib.aclosing(_events(generation, writer)) as events:
+            async for event in events:
+                large = len(event) if len(event) > _LARGE_EVENT else 0
+                if large:
+                    generation.count(large)
+                yield event
+                if unread:
+                    generation.count(-unread)
+                unread = large
+    except APIError as error:
+        yield writer.failure(error)
+
+
+async def _events(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
     opened: set[int] = set()
     usage = partial(usage_of, generation)
     kept_work = 0
-    try:
-        async for output in generation:
-            if output.index not in opened:
-                opened.add(output.index)
-                for event in writer.opening(output.index, usage):
-                    yield event
-            if output.logprobs and writer.keeps_logprobs:
-                kept_work += work_of(output)
-                generation.keep(output)
-            work = work_of(output) if output.finish_reason is None else max(kept_work, work_of(output))
-            for event in await off_the_loop_if_large(work, writer.events, output, usage):
+    async for output in generation:
+        if output.index not in opened:
+            opened.add(output.index)
+            for event in writer.opening(output.index, usage):
                 yield event
-        closing = await off_the_loop_if_large(kept_work, writer.closing, usage())
-    except APIError as error:
-        yield writer.failure(error)
-        return
-    for event in closing:
+        if output.logprobs and writer.keeps_logprobs:
+            kept_work += work_of(output)
+            generation.keep(output)
+        work = work_of(output) if output.finish_reason is None else max(kept_work, work_of(output))
+        for event in await off_the_loop_if_large(work, writer.events, output, usage):
+            yield event
+    for event in await off_the_loop_if_large(kept_work, writer.closing, usage()):
         yield event
 
 

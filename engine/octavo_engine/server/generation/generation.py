@@ -126,12 +126,16 @@ class Generation:
             self._outcome = "error"
             raise engine_dead(str(error)) from None
         except APIError as error:
-            raise self._failed(error) from None
+            raise self._failed(error, self._kept) from None
 
     def keep(self, output: SequenceOutput) -> None:
         """Count an output as kept until the answer is complete; an APIError if answers take too much memory."""
         prompt = size_of((), output.prompt_logprobs or ()) + len(output.pooled)
         self._keep(len(output.text) + size_of(output.token_ids, output.logprobs) + prompt)
+
+    def count(self, size: int) -> None:
+        """Count `size` bytes more, or fewer if negative, as unread; an APIError if answers take too much memory."""
+        self._keep(size)
 
     def _hold_back(self, sequence: Sequence, size: int) -> None:
         """Count an engine output of which nothing can be shown yet, such as one of special tokens."""
@@ -142,17 +146,17 @@ class Generation:
         try:
             self._outputs.keep(size)
         except APIError as error:
-            raise self._failed(error) from None
+            raise self._failed(error, self._kept + size) from None
         self._kept += size
 
-    def _failed(self, error: APIError) -> APIError:
+    def _failed(self, error: APIError, kept: int) -> APIError:
         """Return the error for the client, and note it as the outcome of all sequences.
 
         An answer that alone takes too much memory is 400. But if much of it is unread, since the client reads a stream
         too slowly, it remains 429 or 503: the same answer to a client that reads it in time is possible.
         """
         unread = self._serving.unread
-        if isinstance(error, RefusedError) and error.alone and self._kept > unread.share * 7 // 8:
+        if isinstance(error, RefusedError) and error.alone and kept > unread.share * 7 // 8:
             error = answer_too_large(unread.share)
         self._outcome = _outcome_of(error)
         return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -72,10 +72,10 @@ class ResponseWriter:
             id=f"resp_{self._name}", created_at=int(time.time()), model=prepared.model or name, output=[]
         )
 
-    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)
-        """Return the first events, which have the response without its output."""
-        kinds = ("response.created", "response.in_progress")
-        return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
+    def opening(self, index: int, usage: UsageSoFar) -> Iterator[bytes]:  # noqa: ARG002  (there is one answer)
+        """Yield the first events, which have the response without its output, each when the last one is sent."""
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(ResponseEvent(type=kind, response=self._body()))
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
         """Return the events of an output: changes of the items."""
