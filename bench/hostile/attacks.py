@@ -28,6 +28,7 @@ from bench.hostile import (
     sockets,
     stored,
     tenants,
+    together,
     unread_bytes,
 )
 from bench.hostile.kinds import Attack, held, posts, unread, users
@@ -270,6 +271,7 @@ ATTACKS: dict[str, Attack] = {
     **shapes.SHAPES,
     **corners.CORNERS,
     **unread_bytes.UNREAD,
+    **together.TOGETHER,
     **adapter_files.ADAPTERS,
     **sockets.SOCKETS,
     **bodies.BODIES,
@@ -289,6 +291,8 @@ ATTACKS |= {
         ("131,000 characters to /tokenize", ATTACKS["131,000 characters to /tokenize"]),
         ("8 MB chats that are too long", posts(CHAT, lambda _: chat(WORDS * 200_000), 16)),
         ("prompts of 6,500 tokens", ATTACKS["prompts of 6,500 tokens"]),
+        ("128 answers to each of 24 prompts of 8,000 tokens", posts(TEXT, together.many_answers, 24)),
+        ("8 MB of tools in streams that are not read", ATTACKS["8 MB of tools in streams that are not read"]),
         ("schemas and patterns in long texts (G, H)", ATTACKS["schemas and patterns in long texts (G, H)"]),
         ("schemas that multiply (H)", ATTACKS["schemas that multiply (H)"]),
         ("odd JSON", ATTACKS["odd JSON"]),
