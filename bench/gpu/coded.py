@@ -15,7 +15,7 @@ from bench.gpu.context import Context
 from bench.gpu.result import Figure, timed
 from bench.gpu.shapes import Shape
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.model.checkpoint import Span
+from octavo_engine.model.checkpoint.tensors import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped

@@ -15,6 +15,7 @@ from adapters import PREFIX, write_adapter
 
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.lora import adapter_files
 from octavo_engine.model.lora.adapter import Adapter, AdapterModule, MemoryFile, decode_write, encode_write
 from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
@@ -22,7 +23,6 @@ from octavo_engine.model.lora.expert_targets import ExpertStack
 from octavo_engine.model.lora.module_names import ModuleNames
 from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
 from octavo_engine.model.lora.targets import ModuleShape
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.source import resolve_adapter
 
 Q, V = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"

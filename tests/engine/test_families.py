@@ -29,8 +29,9 @@ from stepper import Sequence, Stepper
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import footprint, safetensors_file
+from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.checkpoint import safetensors_file
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model

@@ -28,7 +28,8 @@ from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve
 from octavo_engine.engine.startup.sizing import memory_need
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
-from octavo_engine.model.checkpoint import Span, unsharded
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES
+from octavo_engine.model.checkpoint.tensors import Span, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
@@ -41,7 +42,6 @@ from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection

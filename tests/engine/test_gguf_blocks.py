@@ -23,7 +23,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.library import CPUKernels
 from octavo_engine.model import footprint, gguf_blocks
 from octavo_engine.model.alignment import check_alignment
-from octavo_engine.model.checkpoint import unsharded
+from octavo_engine.model.checkpoint.tensors import unsharded
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf import file as gguf_file

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.families.multimodal import within_wrapper
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.source import ModelFiles
 
 SMALL = {**SIZES, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

@@ -13,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES
 from octavo_engine.model.collectives import ALONE
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
@@ -20,7 +21,6 @@ from octavo_engine.model.layers.operations.choose_compute import kernel_compute
 from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualSum
-from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.spec import NormSpec
 
 SIZE, EPS = 96, 1e-5

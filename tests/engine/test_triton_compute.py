@@ -25,7 +25,8 @@ from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels.experts import moe_autotune
 from octavo_engine.kernels.experts.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
-from octavo_engine.model.checkpoint import Span, unsharded
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES
+from octavo_engine.model.checkpoint.tensors import Span, unsharded
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
@@ -38,7 +39,6 @@ from octavo_engine.model.layers.operations.triton_compute import TritonPointwise
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import summed
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization import fp8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.int8 import INT8

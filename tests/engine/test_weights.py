@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint, loader
+from octavo_engine.model.checkpoint.names import StoredNames
+from octavo_engine.model.checkpoint.safetensors_file import read_header, read_headers
+from octavo_engine.model.checkpoint.safetensors_source import SafetensorsSource
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.names import StoredNames
-from octavo_engine.model.safetensors_file import read_header, read_headers
-from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 

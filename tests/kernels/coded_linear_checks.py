@@ -21,7 +21,7 @@ from octavo_engine.kernels.quantized.interleaved_linear import interleaved_linea
 from octavo_engine.kernels.quantized.interleaved_linear import tiles_for as interleaved_tiles_for
 from octavo_engine.kernels.quantized.interleaved_trial import interleave_if_right
 from octavo_engine.kernels.quantized.split_columns import sum_kernel
-from octavo_engine.model.checkpoint import Span
+from octavo_engine.model.checkpoint.tensors import Span
 from octavo_engine.model.layers.operations.triton_compute import TritonCodedProduct, triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped

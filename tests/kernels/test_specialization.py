@@ -27,7 +27,7 @@ from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.recurrent.causal_conv import causal_conv
 from octavo_engine.kernels.recurrent.gated_delta_net import gated_delta_net
-from octavo_engine.model.checkpoint import Span
+from octavo_engine.model.checkpoint.tensors import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.quantization.grouped import Grouped

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.layers.adapters.lora import LoraBatch

@@ -12,6 +12,7 @@ import torch
 
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.bidirectional import scratch_bytes
+from octavo_engine.model.checkpoint.safetensors_file import has_weights, read_headers
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
@@ -21,7 +22,6 @@ from octavo_engine.model.layers.operations.choose_compute import planned_compute
 from octavo_engine.model.layers.operations.fused import FusedLayers, fused_bytes
 from octavo_engine.model.layers.recurrent.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.recurrent.kimi_delta_attention import KimiDeltaAttention
-from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
 _FLOAT32_BYTES = 4

@@ -13,12 +13,12 @@ import torch
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.freed_memory import return_freed_memory
 from octavo_engine.kernels.cpu.pages import use_huge_pages
-from octavo_engine.model.checkpoint import CheckpointTensor
-from octavo_engine.model.checkpoint_source import CheckpointSource
+from octavo_engine.model.checkpoint.progress import Progress
+from octavo_engine.model.checkpoint.safetensors_source import SafetensorsSource
+from octavo_engine.model.checkpoint.source import CheckpointSource
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.progress import Progress
-from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 

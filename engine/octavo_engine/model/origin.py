@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from octavo_engine.model.checkpoint.safetensors_file import weight_files
 from octavo_engine.model.gguf.part_names import links, parts_of
 from octavo_engine.model.gguf.parts import refuse_missing
-from octavo_engine.model.safetensors_file import weight_files
 from octavo_engine.model.source import ModelFiles
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

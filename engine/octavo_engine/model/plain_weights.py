@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from octavo_engine.model.checkpoint import FLOATS
+from octavo_engine.model.checkpoint.safetensors_file import SafetensorsHeader
+from octavo_engine.model.checkpoint.tensors import FLOATS
 from octavo_engine.model.quantization.module_rules import Quantization, Rule
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
-from octavo_engine.model.safetensors_file import SafetensorsHeader
 from octavo_engine.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)

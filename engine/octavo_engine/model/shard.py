@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.checkpoint import Span
+from octavo_engine.model.checkpoint.tensors import Span
 from octavo_engine.model.spec import (
     AttentionExpertsSpec,
     AttentionMixer,

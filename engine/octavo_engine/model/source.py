@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.checkpoint.progress import Progress
 from octavo_engine.model.downloads.download import DownloadProgress, Report, one_at_a_time
 from octavo_engine.model.gguf.part_names import first_parts, parts_of
 from octavo_engine.model.model_file import has_file
-from octavo_engine.model.progress import Progress
 
 DEMO_MODEL = "smollm2"
 S3_SCHEME = "s3://"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from octavo_engine.model.safetensors_file import SafetensorsHeader, TensorHeader
+from octavo_engine.model.checkpoint.safetensors_file import SafetensorsHeader, TensorHeader
 from octavo_engine.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.resolved_config import ResolvedConfig, long_context
 from octavo_engine.engine.startup.warm_up import check_mixed_graphs, warm_up
 from octavo_engine.errors import DoesNotFitError
+from octavo_engine.model.checkpoint.progress import Progress
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
@@ -21,7 +22,6 @@ from octavo_engine.model.lora.adapter_files import AdapterLimits
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.pooling import pooling_of
-from octavo_engine.model.progress import Progress
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles

@@ -6,10 +6,10 @@ Two tensors hold all experts of a layer, each expert transposed. The routed expe
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, RouterSpec
 
 _MLP = "model.layers.{layer}.mlp"

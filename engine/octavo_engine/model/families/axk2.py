@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import sparse_index
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LatentAttentionSpec, LayerNorms, LayerSpec, ModelSpec, MoESpec, NormSpec
 
 _NAMES = TensorNames(modules=(("q_gate_proj", "q_b_proj"), ("mlp.fc1.", "W_down."), ("mlp.fc2.", "W_up.")))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import latent, mixtures, reading
 from octavo_engine.model.families.delta_net import attends
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import KimiDeltaAttentionSpec, LayerSpec, ModelSpec, OutputGateSpec
 
 _ATTENTION = "model.layers.{layer}.attention"

@@ -5,11 +5,11 @@ By default half of each head has RoPE.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.state_space import STATE_SPACE_DEFAULTS, attending, mamba2
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 _LAYER = "model.layers.{layer}"

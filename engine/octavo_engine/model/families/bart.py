@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.fairseq import EPS, fairseq_layers, fairseq_names
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, ModelSpec, NormSpec, PositionSpec
 
 _DECODER = "model.decoder"

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.encoder import encoder_families
 from octavo_engine.model.families.encoder_kind import EncoderKind, other_embedding_size
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, MLPSpec
 
 _LAYER = "encoder.layer.{layer}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.bert import BERT_NAMES
 from octavo_engine.model.families.encoder import OLD_NORM_ENDINGS
 from octavo_engine.model.families.encoder_kind import task_kinds
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import (
     AttentionSpec,
     HeadSpec,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames, base_model_names
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames, base_model_names
 from octavo_engine.model.spec import ALiBiSpec, HeadSpec, LayerSpec, ModelSpec
 
 _LAYER = "transformer.h.{layer}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families.arcee import ARCEE
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import ModelSpec
 
 _ATTENTION = {

@@ -6,11 +6,11 @@ the feed-forward has ReLU and no gate. The head has the embedding's weight and a
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames, base_model_names
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt2 import GPT2_ALIASES
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames, base_model_names
 from octavo_engine.model.spec import HeadSpec, LayerSpec, MLPSpec, ModelSpec, NormSpec, PositionSpec
 
 _ATTENTION = "transformer.h.{layer}.multi_head_attention"

@@ -5,7 +5,7 @@ Published files omit the prefix `model.`, and name the embedding and the hyper-c
 
 from __future__ import annotations
 
-from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 
 _LAYER = "model.layers.{layer}"
 _ATTENTION, _EXPERTS = f"{_LAYER}.attn", f"{_LAYER}.ffn"

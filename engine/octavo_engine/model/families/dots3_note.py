@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import latent, mixtures, reading, sparse_index
 from octavo_engine.model.families.dots3_layers import fields_of_layers
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import LatentAttentionSpec, LayerSpec, ModelSpec, OutputGateSpec
 
 _NAMES = TensorNames(output_gate="model.layers.{layer}.self_attn.g_proj")

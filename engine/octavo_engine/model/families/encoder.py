@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
 from octavo_engine.model.families.encoder_kind import EncoderKind, task_kinds
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import (
     ClassifierSpec,
     HeadTransformSpec,

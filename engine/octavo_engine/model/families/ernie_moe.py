@@ -4,10 +4,10 @@ a correction bias to its softmax scores for the choice alone, and divides the ch
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec, RouterSpec
 
 _NAMES = TensorNames(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE, ernie_experts
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import HeadSpec, ModelSpec
 
 _MLP = "model.layers.{layer}.mlp"

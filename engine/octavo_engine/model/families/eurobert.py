@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import ClassifierSpec, HeadTransformSpec, LayerSpec, ModelSpec
 
 _NAMES = TensorNames(classifier="classifier", classifier_dense="dense")

@@ -6,10 +6,10 @@ Their LayerNorms have PyTorch's default epsilon, whatever config.json says.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, NormSpec, PositionSpec
 
 EPS = 1e-5

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import ALiBiSpec, AttentionSpec, HeadSpec, LayerNorms, LayerSpec, ModelSpec
 
 _LAYER = "transformer.h.{layer}"

@@ -6,10 +6,10 @@ and feed-forward; VaultGemma has only those before.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec
 
 _NAMES = TensorNames(before_feed_forward="model.layers.{layer}.pre_feedforward_layernorm")

@@ -6,10 +6,10 @@ Five of six layers have a sliding window, and a RoPE base of their own. With `us
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, QKNormSpec
 
 _NAMES = TensorNames(before_feed_forward="model.layers.{layer}.pre_feedforward_layernorm")

@@ -6,11 +6,11 @@ gates are sparse, and the last layers read what earlier ones have cached.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import kv_sharing, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gemma3n_feed_forward import feed_forwards
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import (
     AlternatingUpdatesSpec,
     AttentionSpec,

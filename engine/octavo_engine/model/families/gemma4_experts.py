@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import LLAMA_NAMES, TensorNames
 from octavo_engine.model.spec import MLPSpec, MoESpec, NormSpec, RouterSpec, SharedExpertSpec
 
 NAMES = TensorNames(

@@ -6,10 +6,10 @@ biases. GLM-4-0414 and GLM-OCR also have norms after attention and feed-forward.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec
 
 _GATE_UP = "model.layers.{layer}.mlp.gate_up_proj"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.delta_net import attends
 from octavo_engine.model.families.family import Family
@@ -18,7 +19,6 @@ from octavo_engine.model.families.glm5_next_layers import (
     unread_indexers,
 )
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import LayerSpec, MixedConnectionsSpec, ModelSpec
 
 _NAMES = TensorNames(modules=((".self_attn.forget_gate.", ".self_attn."),))

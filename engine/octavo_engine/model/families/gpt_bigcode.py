@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import QKVLayout
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt2 import GPT2_ALIASES, GPT2_DEFAULTS, GPT2_NAMES, GPT2_STORED_NAMES
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, PositionSpec
 
 

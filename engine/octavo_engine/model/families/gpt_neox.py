@@ -6,10 +6,10 @@ the other. By default a quarter of each head rotates. One tensor has query, key 
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 

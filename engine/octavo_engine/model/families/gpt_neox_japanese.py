@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt_neox import gpt_neox_names
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec
 
 _STORED_NAMES = StoredNames(endings=((".attention.dense_bias", ".attention.dense.bias"),))

@@ -6,10 +6,10 @@ cut off at `swiglu_limit`.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.quantization.mxfp4 import read_mxfp4
 from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, RouterSpec
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt2 import GPT2_ALIASES, GPT2_DEFAULTS
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, RopeSpec
 
 _ATTENTION = "transformer.h.{layer}.attn"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.bert import BERT_DEFAULTS
 from octavo_engine.model.families.encoder import encoder_families
 from octavo_engine.model.families.encoder_kind import EncoderKind
 from octavo_engine.model.families.rope import rope
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import AttentionSpec, MLPSpec, RopeSpec
 
 _LAYER = "encoder.layer.{layer}"

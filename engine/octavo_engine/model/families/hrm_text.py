@@ -7,10 +7,10 @@ import logging
 from dataclasses import replace
 from itertools import product
 
+from octavo_engine.model.checkpoint.names import QKVLayout, StoredNames, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, StoredNames, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, OutputGateSpec, StackSpec
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_engine.model.names import TensorNames
+from octavo_engine.model.checkpoint.names import TensorNames
 
 _EXPERTS = "model.layers.{layer}.mlp.experts"
 NAMES = TensorNames(

@@ -5,10 +5,10 @@ Its rows are groups of heads: the query heads that share a key, that key, and it
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 _LAYER = "model.layers.{layer}"

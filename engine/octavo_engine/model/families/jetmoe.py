@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionExpertsSpec, HeadSpec, LayerSpec, ModelSpec, NormSpec, RouterSpec
 
 _ATTENTION, _MLP = "model.layers.{layer}.self_attention", "model.layers.{layer}.mlp"

@@ -5,12 +5,12 @@ Its adapters for kinds of tasks are files of their own, which are not read.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.bert import BERT_DEFAULTS
 from octavo_engine.model.families.encoder import encoder_families
 from octavo_engine.model.families.encoder_kind import EncoderKind
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, MLPSpec
 
 _LAYER = "encoder.layers.{layer}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import latent, mixtures, reading
 from octavo_engine.model.families.delta_net import attends
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import KimiDeltaAttentionSpec, LatentAttentionSpec, LayerSpec, ModelSpec
 
 _EXPERT = "model.layers.{layer}.mlp.experts.{expert}"

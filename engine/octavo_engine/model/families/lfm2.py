@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, LayerSpec, MLPSpec, ModelSpec, NormSpec, QKNormSpec, ShortConvSpec
 
 _LAYER = "model.layers.{layer}"

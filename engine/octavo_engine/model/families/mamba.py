@@ -5,6 +5,7 @@ The mixer keeps a state in place of keys and values; there is no attention and n
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.state_space import (
@@ -15,7 +16,6 @@ from octavo_engine.model.families.state_space import (
     mamba2,
 )
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import LayerNorms, LayerSpec, Mamba2Spec, MambaSpec, ModelSpec, NormSpec
 
 _NAMES = TensorNames(

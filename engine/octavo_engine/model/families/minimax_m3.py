@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.minimax_m2 import partly_rotated
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import LayerSpec, MLPSpec, ModelSpec, QKNormSpec, RouterSpec, SharedExpertSpec
 
 _LAYER = "model.layers.{layer}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import latent, mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.ministral import query_scaling
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import ExpertGroups, LayerSpec, ModelSpec, RouterSpec
 
 _EXPERTS = "model.layers.{layer}.mlp.experts"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 
 _LAYER, _ATTENTION = "layers.{layer}", "layers.{layer}.attention"
 NAMES = TensorNames(

@@ -5,10 +5,10 @@ For text those layers do nothing, and they are not loaded.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec
 
 _IMAGE_TOKENS = 8

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.modernbert_layers import ALIASES, DEFAULTS, head_transform, layers, norm_of
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import ClassifierSpec, ModelSpec
 
 _LAYER = "layers.{layer}"

@@ -3,11 +3,11 @@ transform stands before the head."""
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.modernbert_layers import ALIASES, DEFAULTS, head_transform, layers, norm_of
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, ModelSpec
 
 _LAYER = "model.layers.{layer}"

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED
 from octavo_engine.model.families.multimodal_modules import OTHER_MODULES
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES, deepseek_class
-from octavo_engine.model.names import StoredNames
 
 _OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
 """Fields beside `text_config` that concern the language model; they take precedence over those in it."""

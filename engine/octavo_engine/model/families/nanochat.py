@@ -6,10 +6,10 @@ softcapped. The activation is squared ReLU.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, QKNormSpec
 
 _NAMES = TensorNames(up="model.layers.{layer}.mlp.fc1", down="model.layers.{layer}.mlp.fc2")

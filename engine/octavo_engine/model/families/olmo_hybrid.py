@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import delta_net, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec, QKNormSpec
 
 _LINEAR = "model.layers.{layer}.linear_attn"

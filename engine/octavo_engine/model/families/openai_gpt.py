@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import base_model_names
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt2 import GPT2_ALIASES, GPT2_NAMES
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import base_model_names
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, PositionSpec
 
 _NAMES = replace(

@@ -6,11 +6,11 @@ embeddings are smaller than the hidden size.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import base_model_names
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.fairseq import EPS, fairseq_layers, fairseq_names
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import base_model_names
 from octavo_engine.model.spec import HeadSpec, LayerNorms, ModelSpec, NormSpec, PositionSpec
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
 
 _LAYER = "model.layers.{layer}"

@@ -5,10 +5,10 @@ Half of each head rotates, linears and the head have biases, and the feed-forwar
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, QKNormSpec
 
 _NAMES = TensorNames(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.phi3 import PHI3, PHI3_NAMES, read_phi3
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import ModelSpec
 
 _STORED = StoredNames(ignored=("model.embed_tokens_extend.",), endings=((".base_layer.weight", ".weight"),))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES, TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import LLAMA_NAMES, TensorNames
 from octavo_engine.model.spec import ModelSpec, QKNormSpec, RouterSpec
 
 

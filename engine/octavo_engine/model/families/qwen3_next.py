@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import delta_net, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.multimodal import STORED_NAMES
 from octavo_engine.model.families.qwen_layers import NAMES, experts, mixers, with_gates
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import FeedForward, LayerSpec, ModelSpec
 
 _LINEAR = "model.layers.{layer}.linear_attn"

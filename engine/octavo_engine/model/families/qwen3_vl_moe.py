@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.qwen3_moe import read_qwen3_moe
-from octavo_engine.model.names import TensorNames
 
 _EXPERTS = "model.layers.{layer}.mlp.experts"
 _NAMES = TensorNames(

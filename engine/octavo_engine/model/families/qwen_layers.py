@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.families import delta_net, mixtures, reading
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import (
     FeedForward,
     Mixer,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.state_space import NO_LENGTH
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, GatedRecurrenceSpec, HeadSpec, LayerSpec, Mixer, ModelSpec
 
 _BLOCK = "model.layers.{layer}.temporal_block"

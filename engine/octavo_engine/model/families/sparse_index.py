@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families import deepseek, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import LatentAttentionSpec, ModelSpec, TokenIndexSpec
 
 

@@ -5,10 +5,10 @@ Its layers have a sliding window if config.json states one.
 
 from __future__ import annotations
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec
 
 _NAMES = TensorNames(up="model.layers.{layer}.mlp.c_fc", down="model.layers.{layer}.mlp.c_proj")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.per_layer import of_layer
 from octavo_engine.model.families.step3p7_fields import ALIASES, as_saved, limits
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import (
     AttentionSpec,
     FeedForward,

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families.classes import classifier
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import ModelSpec
 
 _EMBEDDING, _CLASSIFYING = "Model", "ForSequenceClassification"

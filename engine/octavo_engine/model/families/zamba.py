@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.zamba2 import hybrid_layers
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import (
     HeadSpec,
     LayerNorms,

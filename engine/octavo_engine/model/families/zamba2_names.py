@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 
 NAMES = TensorNames(norm="model.final_layernorm")
 _ADAPTERS = {

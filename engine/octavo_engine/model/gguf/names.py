@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor
 from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 

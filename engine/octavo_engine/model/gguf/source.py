@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
-from octavo_engine.model.checkpoint_source import Meter
+from octavo_engine.model.checkpoint.progress import Progress
+from octavo_engine.model.checkpoint.source import Meter
+from octavo_engine.model.checkpoint.tensors import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.architectures import gguf_architecture
 from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, mapped, row_bytes, row_pieces
@@ -22,7 +23,6 @@ from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.names import named_tensors
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.gguf.restored import UNCHANGED, Restored
-from octavo_engine.model.progress import Progress
 from octavo_engine.model.spec import ModelSpec
 
 _THREADS = 4

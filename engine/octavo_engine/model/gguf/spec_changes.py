@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from octavo_engine.model.names import QKVLayout, TensorNames
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import AttentionSpec, ModelSpec, NormSpec
 
 

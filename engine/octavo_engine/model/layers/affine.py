@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.unquantized import parameter
 

@@ -12,7 +12,7 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights, LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized
-from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.affine import AffineSum
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.experts.moe import MoE

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.layers import LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Span, joined, plain, transposed
+from octavo_engine.model.checkpoint.names import QKVLayout
+from octavo_engine.model.checkpoint.tensors import FLOATS, CheckpointTensor, Span, joined, plain, transposed
 from octavo_engine.model.layers.adapters.lora import LoraLayer
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
-from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, in_file
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.mamba2 import Mamba2

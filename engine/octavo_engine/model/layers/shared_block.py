@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
-from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, unsharded
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.feed_forward.mlp import MLP
 from octavo_engine.model.layers.linear import Linear

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
-from octavo_engine.model.checkpoint import FLOATS
+from octavo_engine.model.checkpoint.safetensors_file import DTYPE_BYTES, TensorHeader, header_bytes, parse_header
+from octavo_engine.model.checkpoint.tensors import FLOATS
 from octavo_engine.model.lora.adapter import Adapter, AdapterModule, MemoryFile
 from octavo_engine.model.lora.expert_targets import ExpertStack
 from octavo_engine.model.lora.module_names import ModuleNames, module_of
 from octavo_engine.model.lora.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from octavo_engine.model.model_file import open_file
-from octavo_engine.model.safetensors_file import DTYPE_BYTES, TensorHeader, header_bytes, parse_header
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"

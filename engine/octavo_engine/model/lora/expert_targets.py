@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint.names import ExpertLayout
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.adapters.lora import LoraLayer
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.lora.targets import ModuleShape
-from octavo_engine.model.names import ExpertLayout
 
 
 @dataclass(frozen=True, slots=True)

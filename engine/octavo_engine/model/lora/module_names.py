@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint.names import StoredNames, by_modules
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.expert_targets import ExpertStack, ExpertTarget, expert_stacks
 from octavo_engine.model.lora.targets import ModuleShape, TargetChoice
-from octavo_engine.model.names import StoredNames, by_modules
 
 _WRAPPERS = ("base_model.model.", "base_model.")
 """The prefixes that PEFT adds to the names of a model's modules."""

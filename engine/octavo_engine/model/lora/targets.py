@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from octavo_engine.model.checkpoint.names import QKVLayout
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.quantization.linear_method import Projection
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.gptq import GROUP_SIZES, dynamic_rules, read_layout
 from octavo_engine.model.quantization.grouped import Grouped

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
+from octavo_engine.model.checkpoint.safetensors_file import DTYPE_BYTES
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
@@ -27,7 +28,6 @@ from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.loading import write_scales
 from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.safetensors_file import DTYPE_BYTES
 
 _BLOCK, _NESTED_BLOCK = 64, 256
 _STORAGES = {"uint8": "U8", "bfloat16": "BF16", "float16": "F16", "float32": "F32"}

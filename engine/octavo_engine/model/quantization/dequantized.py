@@ -11,7 +11,7 @@ from torch import Tensor
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Rows, Span, plain, transposed, write
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Fill, Rows, Span, plain, transposed, write
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Fill, Piece, Rows, Span, plain, write
+from octavo_engine.model.checkpoint.tensors import FLOATS, CheckpointTensor, Fill, Piece, Rows, Span, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import (
     BLOCK,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, pack, unpack
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import in_parts
 from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size

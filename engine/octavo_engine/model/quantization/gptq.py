@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.grouped import Grouped

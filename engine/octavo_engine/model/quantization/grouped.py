@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
 from octavo_engine.model.quantization.unquantized import parameter

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, ignored
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8

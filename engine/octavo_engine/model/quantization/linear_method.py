@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span
 
 
 @dataclass(slots=True)

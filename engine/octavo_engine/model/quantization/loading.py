@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from octavo_engine.model.checkpoint import Rows, write
+from octavo_engine.model.checkpoint.tensors import Rows, write
 
 _PIECE = 1 << 20
 """The elements that are quantized at once; each takes up to 24 bytes meanwhile."""

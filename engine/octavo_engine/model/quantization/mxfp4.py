@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, check_finite
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, Span, check_finite
 from octavo_engine.model.fields import Fields
 
 _BLOCK = 32

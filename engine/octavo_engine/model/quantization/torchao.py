@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, write
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.gptq import GROUP_SIZES

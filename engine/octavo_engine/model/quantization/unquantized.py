@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, plain
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from octavo_engine.attention.backend import KVGroupSpec
-from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.spec.attention import AttentionSpec, LatentAttentionSpec
 from octavo_engine.model.spec.compressed_attention import CompressedAttentionSpec

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.gguf.architectures.latent import latent_fields
 from octavo_engine.model.gguf.config_fields import experts_fields, granite_fields
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.restored import STATE_DECAY, Restored, unpaired, untiled
 from octavo_engine.model.gguf.spec_changes import norms_as_stored, numbered_experts, ungrouped_delta_net
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, GatedDeltaNetSpec, ModelSpec
 
 

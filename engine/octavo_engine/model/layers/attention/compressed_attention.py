@@ -16,7 +16,7 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate_pairs
 from octavo_engine.attention.token_rows import attend_rows, tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, plain, unsharded
 from octavo_engine.model.layers.attention.compressor import Compressor, Indexer
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm

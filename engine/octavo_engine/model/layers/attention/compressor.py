@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate_pairs
 from octavo_engine.attention.token_rows import TokenRows, best_rows
-from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.embeddings.rope import RotaryEmbedding
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm

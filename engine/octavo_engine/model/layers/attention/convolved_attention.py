@@ -13,7 +13,7 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.fp8_activations import Quantized
-from octavo_engine.model.checkpoint import CheckpointTensor, joined, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, joined, plain, unsharded
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear

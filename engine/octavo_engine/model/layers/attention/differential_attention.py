@@ -12,7 +12,7 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions

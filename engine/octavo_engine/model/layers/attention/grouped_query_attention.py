@@ -15,7 +15,7 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded, write
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded, write
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.embeddings.rope import head_order, row_order
 from octavo_engine.model.layers.linear import Linear

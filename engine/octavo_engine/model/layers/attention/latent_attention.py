@@ -18,7 +18,7 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.token_rows import tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, ignored, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, ignored, plain, unsharded
 from octavo_engine.model.layers.adapters.latent_lora import LatentLora, added
 from octavo_engine.model.layers.adapters.lora import LoraBatch
 from octavo_engine.model.layers.attention.cached_attention import CachedAttention

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.token_rows import TokenRows
-from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.spec import TokenIndexSpec

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.rope import Rope, rotate, rotate_pairs
 from octavo_engine.attention.token_rows import TokenRows, attend_rows, best_rows, tile_numbers
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, unsharded
 from octavo_engine.model.layers.attention.pooled_keys import PooledKeys, tokens_of_pools
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm

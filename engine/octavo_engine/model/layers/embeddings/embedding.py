@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.model.checkpoint import (
+from octavo_engine.model.checkpoint.tensors import (
     CheckpointTensor,
     Piece,
     Rows,

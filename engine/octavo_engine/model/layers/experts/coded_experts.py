@@ -11,7 +11,7 @@ from torch import nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts.experts import ExpertCodes
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, transposed
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, joined, transposed
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.kernels.fp8_activations import Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions

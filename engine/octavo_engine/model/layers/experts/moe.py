@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.context import StepContext
 from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import (
+from octavo_engine.model.checkpoint.tensors import (
     CheckpointTensor,
     Piece,
     Rows,

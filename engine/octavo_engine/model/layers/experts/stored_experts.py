@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.experts.experts import Experts
-from octavo_engine.model.checkpoint import (
+from octavo_engine.model.checkpoint.names import ExpertLayout
+from octavo_engine.model.checkpoint.tensors import (
     CheckpointTensor,
     Piece,
     Span,
@@ -23,7 +24,6 @@ from octavo_engine.model.checkpoint import (
 )
 from octavo_engine.model.layers.experts.coded_experts import CodedPair
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.names import ExpertLayout
 from octavo_engine.model.quantization.dequantized import dequantized_tensors
 from octavo_engine.model.spec import MoESpec
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.experts.experts import cut_off
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, unsharded
 from octavo_engine.model.layers.feed_forward.sparse_gate import above_quantile
 from octavo_engine.model.layers.feed_forward.xielu import XIELU
 from octavo_engine.model.layers.linear import Linear

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from octavo_engine.model.checkpoint import Span
+from octavo_engine.model.checkpoint.tensors import Span
 from octavo_engine.model.layers.options import LayerOptions
 
 

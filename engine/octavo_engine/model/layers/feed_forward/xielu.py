@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, plain, unsharded
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.unquantized import parameter
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, plain
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, plain, unsharded
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter

@@ -8,7 +8,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded, write
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, joined, plain, unsharded, write
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs, chunk_bytes, one_token_bytes

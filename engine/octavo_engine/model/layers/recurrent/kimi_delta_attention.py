@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded, write
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, plain, unsharded, write
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.delta_rule import DeltaInputs, chunk_bytes, one_token_bytes
 from octavo_engine.model.layers.options import LayerOptions

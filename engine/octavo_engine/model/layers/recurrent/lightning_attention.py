@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS

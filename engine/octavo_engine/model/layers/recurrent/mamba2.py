@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, joined, plain, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, joined, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.gated_norm import GatedNorm
 from octavo_engine.model.layers.options import LayerOptions

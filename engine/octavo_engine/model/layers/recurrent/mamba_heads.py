@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.checkpoint.names import QKVLayout
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
-from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MambaHeadsSpec

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv

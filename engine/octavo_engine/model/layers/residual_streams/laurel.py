@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions

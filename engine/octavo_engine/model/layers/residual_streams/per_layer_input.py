@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor, unsharded
 from octavo_engine.model.layers.embeddings.embedding import Embedding
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm

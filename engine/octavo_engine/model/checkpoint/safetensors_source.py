@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
-from octavo_engine.model.checkpoint_source import Meter
-from octavo_engine.model.fused_experts import StoredTensor, stored_tensors
-from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
-from octavo_engine.model.progress import Progress
-from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
+from octavo_engine.model.checkpoint.fused_experts import StoredTensor, stored_tensors
+from octavo_engine.model.checkpoint.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
+from octavo_engine.model.checkpoint.progress import Progress
+from octavo_engine.model.checkpoint.safetensors_file import SafetensorsHeader, read_headers
+from octavo_engine.model.checkpoint.source import Meter
+from octavo_engine.model.checkpoint.tensors import FLOATS, CheckpointTensor, Piece
 
 
 class SafetensorsSource:

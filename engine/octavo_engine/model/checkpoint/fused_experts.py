@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from octavo_engine.model.checkpoint import CheckpointTensor
-from octavo_engine.model.names import TensorNames, by_modules
-from octavo_engine.model.safetensors_file import TensorHeader
+from octavo_engine.model.checkpoint.names import TensorNames, by_modules
+from octavo_engine.model.checkpoint.safetensors_file import TensorHeader
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 
 _FUSED = re.compile(r"(?P<module>.+)\.(?P<projection>gate_up_proj|up_proj|down_proj)(?:_(?P<kind>[a-z_]+))?")
 """The name of a parameter of all experts: gate and up, or up alone, or down; a weight, or what `kind` says."""

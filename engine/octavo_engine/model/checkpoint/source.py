@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from octavo_engine.model.checkpoint import CheckpointTensor
-from octavo_engine.model.progress import Progress
+from octavo_engine.model.checkpoint.progress import Progress
+from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.sizes import format_size
 
 
