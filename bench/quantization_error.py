@@ -15,9 +15,9 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.kernels.cpu.coded import unpack
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.gguf_blocks import quantized
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.int4 import GROUP, quantize
 from octavo_engine.model.source import DEMO_MODEL, ModelFiles, resolve_model

@@ -16,8 +16,8 @@ from octavo_engine.commands.models import COLUMNS, table
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.config.setting import default_of, flag_name, settings_of
 from octavo_engine.engine.client import EngineState
+from octavo_engine.model.configuration.supported_models import supported_models
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
-from octavo_engine.model.supported_models import supported_models
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_engine.sizes import format_size
 from octavo_operator.api.crd import custom_resource_definition, default_sentence

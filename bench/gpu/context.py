@@ -14,7 +14,7 @@ from bench.gpu import shapes
 from bench.gpu.floors import Rates
 from bench.gpu.result import Figure
 from bench.gpu.shapes import Shape, write_checkpoint
-from octavo_engine.model.configuration import find_family
+from octavo_engine.model.configuration.read_spec import find_family
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import sys
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.triton import interpreted
 from octavo_engine.engine.startup import resolved_config, worker_setup
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from tests.engine.windowed import WINDOW, windowed
 from tests.kernels.interpreter import interpret_quickly
 

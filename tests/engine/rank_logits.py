@@ -16,8 +16,8 @@ import torch
 from stepper import Sequence, Stepper
 
 from octavo_engine.model.collectives import connect
-from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.gguf_blocks import stored_blocks
+from octavo_engine.model.configuration.gguf_blocks import stored_blocks
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles

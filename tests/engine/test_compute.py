@@ -15,7 +15,7 @@ from octavo_engine.kernels.cpu import features as features_module
 from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import footprint
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import compute_bytes, widening_bytes
 from octavo_engine.model.layers.operations import choose_compute as choosing

@@ -11,7 +11,7 @@ from test_cpu_kernels import needs_kernels
 
 from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.library import cpu_kernels
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
 from octavo_engine.model.layers.operations import measured_crossovers as measuring
 from octavo_engine.model.layers.operations.choose_compute import choose_compute

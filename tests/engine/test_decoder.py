@@ -10,7 +10,7 @@ from checkpoints import CONFIGURATIONS, SIZES, destinations, reference_model, sa
 from stepper import Sequence, Stepper
 from test_footprint import make_decoder
 
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
 

@@ -30,7 +30,7 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention import token_rows
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.source import ModelFiles
 
 SIZE = {"hidden_size": 4096, "vocab_size": 200}

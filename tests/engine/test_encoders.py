@@ -22,9 +22,9 @@ from octavo_engine.core.request import Request
 from octavo_engine.engine.startup.resolved_config import resolve_config
 from octavo_engine.engine.startup.sizing import size_engine
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.pooling import pooling_of
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.footprint import weight_bytes
-from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 

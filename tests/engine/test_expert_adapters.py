@@ -21,7 +21,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve_for_estimate
 from octavo_engine.engine.startup.sizing import memory_need
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.layers.adapters.lora import slot_rank
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import lora_targets

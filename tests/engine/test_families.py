@@ -32,11 +32,11 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.checkpoint import safetensors_file
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
+from octavo_engine.model.configuration.short_contexts import needs_whole_prompts
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.short_contexts import needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
 from tests.kernels.poison import poisoned

@@ -17,6 +17,7 @@ from octavo_engine.engine.startup.resolved_config import attention_task
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
+from octavo_engine.model.configuration.supported_models import small_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.layers.operations.choose_compute import kernel_compute, torch_compute
@@ -39,7 +40,6 @@ from octavo_engine.model.spec import (
     RopeSpec,
     RouterSpec,
 )
-from octavo_engine.model.supported_models import small_spec
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampling.sampler import sample
 from octavo_engine.runner.state_table import StateTable

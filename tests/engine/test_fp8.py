@@ -31,7 +31,7 @@ from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint.names import LLAMA_NAMES
 from octavo_engine.model.checkpoint.tensors import Span, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear

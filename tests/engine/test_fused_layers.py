@@ -20,7 +20,7 @@ from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.cpu.pages import LINE, HugePages, use_huge_pages
 from octavo_engine.model import decoder as decoder_module
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.operations import fused as fused_module
 from octavo_engine.model.layers.operations.choose_compute import kernel_compute

@@ -14,7 +14,7 @@ import pytest
 from octavo_engine import LLM
 from octavo_engine.cli import main
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.generation_config import read_sampling_defaults
+from octavo_engine.model.configuration.generation_config import read_sampling_defaults
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.sampling_params import LEAST_TOP_P, SamplingDefaults
 

@@ -19,7 +19,7 @@ from stepper import Sequence, Stepper
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, has_header, read_gguf, row_pieces
 from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model

@@ -21,10 +21,11 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.library import CPUKernels
-from octavo_engine.model import footprint, gguf_blocks
+from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.checkpoint.tensors import unsharded
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration import gguf_blocks
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf import file as gguf_file
 from octavo_engine.model.loader import load_model

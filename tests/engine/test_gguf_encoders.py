@@ -19,9 +19,9 @@ from test_without_head import saved as saved_decoder
 
 from octavo_engine import LLM
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.pooling import pooling_of
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.gguf.architectures.encoders import ENCODERS
-from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.source import ModelFiles
 
 POOLS = {1: lambda hidden: hidden.mean(0), 2: lambda hidden: hidden[0], 3: lambda hidden: hidden[-1]}

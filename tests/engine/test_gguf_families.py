@@ -14,10 +14,10 @@ from gguf_families import case as writing
 from stepper import Sequence, Stepper
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.gguf_blocks import quantized, stored_blocks
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.gguf.architectures.encoders import ENCODERS
-from octavo_engine.model.gguf_blocks import quantized, stored_blocks
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.module_names import module_names

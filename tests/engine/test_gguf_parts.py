@@ -14,7 +14,7 @@ from stepper import Sequence, Stepper
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import loader
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.loader import load_model

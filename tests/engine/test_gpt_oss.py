@@ -28,7 +28,7 @@ from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.embeddings.rope import inverse_frequencies

@@ -30,7 +30,7 @@ from octavo_engine.engine.startup.sizing import Sizing, memory_need
 from octavo_engine.engine.startup.start_engine import config_of_ranks
 from octavo_engine.engine.startup.worker_setup import WorkerSetup
 from octavo_engine.errors import DoesNotFitError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.loader import load_model

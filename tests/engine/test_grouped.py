@@ -21,7 +21,7 @@ from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.quantization import int4
 from octavo_engine.model.quantization.grouped import Grouped

@@ -19,7 +19,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.quantization.int8 import quantize
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard

@@ -24,7 +24,7 @@ from octavo_engine.engine import adapter_slots
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.llm import Completion
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.layers.adapters.lora import NO_SLOT, LoraBatch, LoraLayer
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora import adapter as adapter_file

@@ -31,7 +31,7 @@ from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, Step
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.scheduler_stats import StatsReader
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import resolve_model

@@ -22,7 +22,7 @@ from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization import module_rules
 from octavo_engine.model.quantization.dequantized import Dequantized

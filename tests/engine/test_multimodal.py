@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint.names import StoredNames
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.families.multimodal import within_wrapper
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES

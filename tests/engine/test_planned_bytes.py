@@ -26,8 +26,9 @@ from octavo_engine.engine.startup import worker_setup
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.engine.startup.sizing import size_engine
 from octavo_engine.engine.startup.worker_setup import WorkerSetup
-from octavo_engine.model import footprint, gguf_blocks
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model import footprint
+from octavo_engine.model.configuration import gguf_blocks
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles

@@ -14,8 +14,8 @@ from reference import assert_prompts
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.configuration.pooling import PoolingConfig, read_pooling
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.pooling import PoolingConfig, read_pooling
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.sampling import prompt_outputs
 

@@ -28,7 +28,7 @@ from octavo_engine.kernels.experts.moe import multiplies
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
 from octavo_engine.model.layers.operations import device_support, triton_compute
 from octavo_engine.model.shard import Shard

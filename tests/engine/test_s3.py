@@ -21,11 +21,11 @@ import pytest
 from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.pooling import PoolingConfig, read_pooling
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.downloads import download, gguf_header, incomplete_files, s3, s3_files
 from octavo_engine.model.downloads.download import DownloadProgress
 from octavo_engine.model.footprint import checkpoint_bytes
-from octavo_engine.model.pooling import PoolingConfig, read_pooling
 from octavo_engine.model.source import pull_model, resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer
 

@@ -15,7 +15,7 @@ from gguf_writer import write_gguf
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import source
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.source import ModelFiles, resolve_model
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import LayerNorms, NormSpec, QKNormSpec

@@ -12,11 +12,11 @@ from checkpoints import SIZES
 from octavo_engine import model
 from octavo_engine.cli import main
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
+from octavo_engine.model.configuration.supported_models import supported_models
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.supported_models import supported_models
 
 
 def test_every_family_is_listed_with_what_of_it_runs(

@@ -28,7 +28,7 @@ from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.checkpoint.names import LLAMA_NAMES
 from octavo_engine.model.checkpoint.tensors import Span, unsharded
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.choose_compute import choose_compute

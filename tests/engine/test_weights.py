@@ -21,7 +21,7 @@ from octavo_engine.model import footprint, loader
 from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.checkpoint.safetensors_file import read_header, read_headers
 from octavo_engine.model.checkpoint.safetensors_source import SafetensorsSource
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles

@@ -29,7 +29,7 @@ from octavo_engine.engine.startup import resolved_config
 from octavo_engine.engine.startup.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.llm import Completion
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.runner.memory.device_memory import DeviceMemory
 from octavo_engine.runner.memory.kv_blocks import WindowNeed
 from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed

@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.startup.pooled_info import embedding_info
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.pooling import PoolingConfig
+from octavo_engine.model.configuration.pooling import PoolingConfig
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.source import ModelFiles
 
 SMALL: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 160, "max_num_batched_tokens": 48}

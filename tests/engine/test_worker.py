@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, StepResult, TableChange
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import resolve_model
 from octavo_engine.runner.block_ops import batches, measure_swap, run_block_ops

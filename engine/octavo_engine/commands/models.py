@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from octavo_engine.model.supported_models import SupportedModel, supported_models
+from octavo_engine.model.configuration.supported_models import SupportedModel, supported_models
 
 COLUMNS = ("architecture", "model_type", "gives", "feed-forward", "windows", "--quantization", "GGUF")
 

@@ -34,7 +34,7 @@ class SchedulerSettings:
     watermark: float = 0.03  # share of the blocks that is left for running requests when a new one is admitted
     max_step_seconds: float = float("inf")  # prompts are cut so that no step takes longer, going by earlier ones
     swap_block_seconds: float = float("inf")  # time to move a block of every group to CPU memory and back
-    whole_prompts: bool = False  # whether a prompt must be computed in one step; see model/short_contexts.py
+    whole_prompts: bool = False  # whether a prompt must be computed in one step; see model/configuration/
     long_context: LongContext | None = None  # None: a token's keys do not depend on how long its sequence is
 
     def __post_init__(self) -> None:

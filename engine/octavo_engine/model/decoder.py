@@ -17,7 +17,6 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.layers.adapters.lora import LoraBatch
 from octavo_engine.model.layers.attention.attention_experts import AttentionExperts
 from octavo_engine.model.layers.attention.biased_attention import BiasedAttention
@@ -28,6 +27,7 @@ from octavo_engine.model.layers.attention.grouped_query_attention import Attenti
 from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks, share_layers
 from octavo_engine.model.layers.embeddings.classifier import Classifier
+from octavo_engine.model.layers.embeddings.dense_modules import DenseModules
 from octavo_engine.model.layers.embeddings.embedding import Head, Input, VocabularyWeight
 from octavo_engine.model.layers.embeddings.rope import RotaryEmbedding
 from octavo_engine.model.layers.experts.coded_experts import CodedExperts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from octavo_engine.engine.info import ClassifierInfo, EmbeddingInfo
-from octavo_engine.model.pooling import PoolingConfig
+from octavo_engine.model.configuration.pooling import PoolingConfig
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 

@@ -17,16 +17,16 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.gpu_limits import OLDEST, capability
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration.gguf_blocks import quantized
+from octavo_engine.model.configuration.pooling import PoolingConfig, pooling_of
+from octavo_engine.model.configuration.read_spec import read_spec
+from octavo_engine.model.configuration.short_contexts import for_contexts, needs_whole_prompts
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.dense_modules import DenseModules
-from octavo_engine.model.gguf_blocks import quantized
+from octavo_engine.model.layers.embeddings.dense_modules import DenseModules
 from octavo_engine.model.layers.operations.choose_compute import planned_compute
 from octavo_engine.model.layers.operations.device_support import device_support
-from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.short_contexts import for_contexts, needs_whole_prompts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import usable_cores

@@ -30,9 +30,9 @@ from octavo_engine.engine.startup.resolved_config import ResolvedConfig, long_co
 from octavo_engine.engine.startup.sizing import Sizing, size_engine
 from octavo_engine.engine.startup.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.generation_config import read_sampling_defaults
+from octavo_engine.model.configuration.generation_config import read_sampling_defaults
+from octavo_engine.model.configuration.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.origin import commit_of, size_of
-from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.cpu_threads import configure_cpu_threads

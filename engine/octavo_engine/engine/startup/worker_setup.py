@@ -15,13 +15,13 @@ from octavo_engine.engine.startup.warm_up import check_mixed_graphs, warm_up
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.checkpoint.progress import Progress
 from octavo_engine.model.collectives import ALONE, Collectives, connect
+from octavo_engine.model.configuration.pooling import pooling_of
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.dense_modules import DenseModules
+from octavo_engine.model.layers.embeddings.dense_modules import DenseModules
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter_files import AdapterLimits
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
-from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles

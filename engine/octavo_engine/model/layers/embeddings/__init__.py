@@ -1,1 +1,1 @@
-"""Embeddings of tokens and positions, RoPE, and the heads that compute logits."""
+"""Embeddings of tokens and positions, RoPE, the heads that compute logits, and what comes after pooling."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.model.configuration import quantized_online
+from octavo_engine.model.configuration.read_spec import quantized_online
 from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.names import huggingface_names, stored_tensor
 from octavo_engine.model.gguf.parts import read_model

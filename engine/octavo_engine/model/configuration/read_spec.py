@@ -16,19 +16,19 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint.names import with_base_model_names
 from octavo_engine.model.checkpoint.safetensors_file import SafetensorsHeader, has_weights, read_headers
 from octavo_engine.model.checkpoint.tensors import FLOATS
+from octavo_engine.model.configuration.plain_weights import with_plain_weights
+from octavo_engine.model.configuration.pooling import longest_text
+from octavo_engine.model.configuration.tied_head import with_stored_head
 from octavo_engine.model.families import FAMILIES, Family, family_of
 from octavo_engine.model.families.multimodal import language_model, within_wrapper
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_language_models import PLAIN_HEADS
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
-from octavo_engine.model.plain_weights import with_plain_weights
-from octavo_engine.model.pooling import longest_text
 from octavo_engine.model.quantization.select import ONLINE, online
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec
-from octavo_engine.model.tied_head import with_stored_head
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _QUANTIZATION = "hf_quant_config.json"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError
-from octavo_engine.model.configuration import read_json
+from octavo_engine.model.configuration.read_spec import read_json
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.model_file import has_file

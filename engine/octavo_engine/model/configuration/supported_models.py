@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.configuration import quantized_online
+from octavo_engine.model.configuration.read_spec import quantized_online
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.gguf.architectures import architecture_of

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.dense_modules import DenseModule, dense_of, read_dense
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.file import read_gguf
 from octavo_engine.model.gguf.parts import read_model
+from octavo_engine.model.layers.embeddings.dense_modules import DenseModule, dense_of, read_dense
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec

@@ -1,0 +1,1 @@
+"""From a model's small files to its spec, pooling and sampling defaults."""
