@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from stepper import Sequence, Stepper
 
-from octavo_engine.model.collectives import connect
 from octavo_engine.model.configuration.gguf_blocks import stored_blocks
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.collectives import connect
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 CPU = torch.device("cpu")
 TOKENS = torch.randint(0, 131, (24,), generator=torch.Generator().manual_seed(7)).tolist()
@@ -38,7 +38,7 @@ def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
     The processes are forked from one that has imported PyTorch and the loader: that would take each of them 3 s.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["octavo_engine.model.loader", "octavo_engine.model.collectives"])
+    context.set_forkserver_preload(["octavo_engine.model.loader", "octavo_engine.model.tensor_parallel.collectives"])
     shards = [Shard(number, size) for number in range(size)]
     ranks = [context.Process(target=_compute, args=(shard, checkpoints, results), daemon=True) for shard in shards]
     for rank in ranks:

@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup import worker_setup
-from octavo_engine.model import collectives
-from octavo_engine.model.collectives import Collectives, SymmetricSums, small_sums
-from octavo_engine.model.shard import Shard
+from octavo_engine.model.tensor_parallel import collectives
+from octavo_engine.model.tensor_parallel.collectives import Collectives, SymmetricSums, small_sums
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 CPU = torch.device("cpu")
 SHARD = Shard(1, 4)

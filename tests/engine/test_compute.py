@@ -23,8 +23,8 @@ from octavo_engine.model.layers.operations.choose_compute import choose_compute,
 from octavo_engine.model.layers.operations.crossovers import Crossovers
 from octavo_engine.model.layers.operations.paths import Path, choose_path
 from octavo_engine.model.layers.operations.products import torch_product, wide_product
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.memory.memory_plan import MemoryNeed
 
 pytestmark = pytest.mark.usefixtures("several_threads")

@@ -23,8 +23,8 @@ from octavo_engine.model.layers.operations.measured_crossovers import (
     measure,
     measured_crossovers,
 )
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 BF16 = torch.bfloat16
 

@@ -25,8 +25,8 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration.pooling import pooling_of
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.footprint import weight_bytes
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 WORDS = 131
 SIZES: dict[str, Any] = {

@@ -25,8 +25,8 @@ from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.layers.adapters.lora import slot_rank
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import lora_targets
-from octavo_engine.model.shard import UNSHARDED
 from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.tensor_parallel.shard import UNSHARDED
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, logprobs=20, ignore_eos=True)

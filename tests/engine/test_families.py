@@ -36,9 +36,9 @@ from octavo_engine.model.configuration.read_spec import quantized_online, read_s
 from octavo_engine.model.configuration.short_contexts import needs_whole_prompts
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
+from octavo_engine.model.tensor_parallel.shard import Shard
 from tests.kernels.poison import poisoned
 
 CPU = torch.device("cpu")

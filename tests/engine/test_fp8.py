@@ -30,7 +30,6 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint.names import LLAMA_NAMES
 from octavo_engine.model.checkpoint.tensors import Span, unsharded
-from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.embeddings.rope import head_order
@@ -47,9 +46,10 @@ from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection
 from octavo_engine.model.quantization.loading import quantize_into
 from octavo_engine.model.quantization.select import ONLINE
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import RopeSpec
+from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.kv_cache import allocate_cache
 
 pytestmark = pytest.mark.usefixtures("several_threads")

@@ -31,8 +31,8 @@ from octavo_engine.model.gguf import file as gguf_file
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import DEMO_MODEL, ModelFiles, resolve_model
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 

@@ -27,7 +27,6 @@ from octavo_engine.kernels.experts.moe_autotune import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
-from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
@@ -38,9 +37,10 @@ from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec
+from octavo_engine.model.tensor_parallel.collectives import Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard
 from tests.kernels.poison import poisoned
 
 CPU = torch.device("cpu")

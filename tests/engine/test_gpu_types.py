@@ -14,8 +14,8 @@ from octavo_engine.engine.startup import resolved_config
 from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.gpu_limits import capability
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 
 @pytest.fixture

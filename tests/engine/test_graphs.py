@@ -34,9 +34,9 @@ from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.graphs import (
     ladder,
     mixed_inputs,

@@ -25,8 +25,8 @@ from octavo_engine.model.configuration.read_spec import quantized_online, read_s
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.quantization import int4
 from octavo_engine.model.quantization.grouped import Grouped
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 
 def spec_of(directory: Path) -> Any:

@@ -22,8 +22,8 @@ from octavo_engine.model import footprint
 from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.quantization.int8 import quantize
 from octavo_engine.model.quantization.select import ONLINE
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 WEIGHTS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
 ACTIVATIONS = {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False}

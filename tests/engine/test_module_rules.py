@@ -28,8 +28,8 @@ from octavo_engine.model.quantization import module_rules
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.select import read_quantization
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 Choose = Callable[[str], Quantize | None]
 """How the module of a name is quantized; None: not at all."""

@@ -14,7 +14,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.checkpoint.names import LLAMA_NAMES
-from octavo_engine.model.collectives import ALONE
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.operations.choose_compute import kernel_compute
@@ -22,6 +21,7 @@ from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.spec import NormSpec
+from octavo_engine.model.tensor_parallel.collectives import ALONE
 
 SIZE, EPS = 96, 1e-5
 DTYPES = [torch.float32, torch.bfloat16]

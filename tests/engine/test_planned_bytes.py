@@ -30,8 +30,8 @@ from octavo_engine.model import footprint
 from octavo_engine.model.configuration import gguf_blocks
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 LARGE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}

@@ -27,12 +27,12 @@ from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
 from octavo_engine.kernels.experts.moe import multiplies
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
-from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
 from octavo_engine.model.layers.operations import device_support, triton_compute
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 ON_GPU = torch.device("cuda")
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 256, "head_dim": 128}

@@ -16,13 +16,13 @@ from rank_logits import group_logits, logits_of
 
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.footprint import weight_bytes
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.shard import Shard, check_size
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import AttentionSpec
+from octavo_engine.model.tensor_parallel.collectives import Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard, check_size
 
 CPU = torch.device("cpu")
 

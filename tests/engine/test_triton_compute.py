@@ -27,7 +27,6 @@ from octavo_engine.kernels.experts.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.checkpoint.names import LLAMA_NAMES
 from octavo_engine.model.checkpoint.tensors import Span, unsharded
-from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
@@ -44,8 +43,9 @@ from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.select import ONLINE
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.collectives import Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16}

@@ -23,8 +23,8 @@ from octavo_engine.model.checkpoint.safetensors_file import read_header, read_he
 from octavo_engine.model.checkpoint.safetensors_source import SafetensorsSource
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 CPU = torch.device("cpu")
 

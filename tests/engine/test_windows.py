@@ -280,8 +280,8 @@ def test_a_backend_without_sinks_is_not_taken_for_a_model_that_has_them(
     """On a CPU PyTorch's is left; its sinks and windows are held against float64 in test_attention.py."""
     from octavo_engine.attention import select
     from octavo_engine.config import EngineConfig
-    from octavo_engine.model.shard import Shard
     from octavo_engine.model.source import resolve_model
+    from octavo_engine.model.tensor_parallel.shard import Shard
 
     monkeypatch.setattr(select, "computes", lambda task: task.plain)
     monkeypatch.setattr(select, "cpu_kernels", object)

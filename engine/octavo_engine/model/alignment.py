@@ -8,12 +8,12 @@ from itertools import chain
 import torch
 
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.spec import LayerSpec, ModelSpec
+from octavo_engine.model.tensor_parallel.collectives import Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 
 def check_alignment(spec: ModelSpec, ranks: int) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, ignored, unsharded
-from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.adapters.lora import LoraBatch
 from octavo_engine.model.layers.attention.attention_experts import AttentionExperts
 from octavo_engine.model.layers.attention.biased_attention import BiasedAttention
@@ -43,8 +42,9 @@ from octavo_engine.model.layers.residual_streams.alternating_updates import Toke
 from octavo_engine.model.layers.residual_streams.hyper_connections import ConnectedVectors
 from octavo_engine.model.layers.residual_streams.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.residual_streams.stacked import LevelVectors
-from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec
+from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives
+from octavo_engine.model.tensor_parallel.shard import check_size
 
 Attending = (
     Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts | ConvolvedAttention

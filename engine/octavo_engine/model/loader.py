@@ -17,10 +17,10 @@ from octavo_engine.model.checkpoint.progress import Progress
 from octavo_engine.model.checkpoint.safetensors_source import SafetensorsSource
 from octavo_engine.model.checkpoint.source import CheckpointSource
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor
-from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from octavo_engine.engine.startup.worker_setup import WorkerSetup, set_up_worker
 from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.freed_memory import keep_returning_freed_memory
 from octavo_engine.model.lora.adapter import decode_write
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.memory.device_memory import device_memory
 from octavo_engine.runner.memory.kv_blocks import WindowNeed

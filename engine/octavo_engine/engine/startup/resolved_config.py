@@ -16,7 +16,6 @@ from octavo_engine.engine.info import COMPUTED_POOLINGS
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.gpu_limits import OLDEST, capability
 from octavo_engine.model.alignment import check_alignment, check_experts_stay
-from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration.gguf_blocks import quantized
 from octavo_engine.model.configuration.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.configuration.read_spec import read_spec
@@ -26,9 +25,10 @@ from octavo_engine.model.layers.embeddings.dense_modules import DenseModules
 from octavo_engine.model.layers.operations.choose_compute import planned_compute
 from octavo_engine.model.layers.operations.device_support import device_support
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.tensor_parallel.collectives import Collectives
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.graphs import mixed_ladder, uses_graphs, uses_mixed_graphs
 

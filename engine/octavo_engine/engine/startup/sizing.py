@@ -11,8 +11,8 @@ from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.graphs import ladder, mixed_sequences
 from octavo_engine.runner.memory.device_memory import DeviceMemory, device_memory, host_memory
 from octavo_engine.runner.memory.kv_blocks import WindowNeed

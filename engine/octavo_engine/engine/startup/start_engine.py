@@ -33,8 +33,8 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration.generation_config import read_sampling_defaults
 from octavo_engine.model.configuration.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.origin import commit_of, size_of
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor

@@ -14,7 +14,6 @@ from octavo_engine.engine.startup.resolved_config import ResolvedConfig, long_co
 from octavo_engine.engine.startup.warm_up import check_mixed_graphs, warm_up
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.checkpoint.progress import Progress
-from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.configuration.pooling import pooling_of
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.embeddings.dense_modules import DenseModules
@@ -23,8 +22,9 @@ from octavo_engine.model.lora.adapter_files import AdapterLimits
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.e4m3 import FP8
-from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives, connect
+from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.block_ops import measure_swap
 from octavo_engine.runner.graphs import Captured, ladder
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache

@@ -8,13 +8,13 @@ from functools import partial
 import torch
 
 from octavo_engine.model.checkpoint.names import SAME_NAMES, StoredNames, TensorNames
-from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.layers.operations.device_support import ANY_DEVICE, DeviceSupport
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights
 from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
+from octavo_engine.model.tensor_parallel.collectives import Collectives
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.dequantized import Dequantized, dequantized_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import CompressedAttentionSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _NARROW = ("query_down", "key")

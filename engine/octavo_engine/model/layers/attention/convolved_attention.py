@@ -21,8 +21,8 @@ from octavo_engine.model.layers.operations.causal_conv import after_earlier_inpu
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ConvolvedAttentionSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _ROLES = ("query", "key", "value")

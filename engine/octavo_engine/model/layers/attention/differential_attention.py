@@ -18,8 +18,8 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import DifferentialAttentionSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _SHARES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")

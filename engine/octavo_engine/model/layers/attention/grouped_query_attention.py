@@ -25,8 +25,8 @@ from octavo_engine.model.layers.norms.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ALiBiSpec, AttentionSpec, QKNormSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 

@@ -30,8 +30,8 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.dequantized import Dequantized, dequantized_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LatentAttentionSpec, LearntQueryScaling, TokenIndexSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 

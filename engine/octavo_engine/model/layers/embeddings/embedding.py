@@ -30,8 +30,8 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.dequantized import check_ends, dequantized_tensors
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, Weights
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import HeadSpec, HeadTransformSpec, ModelSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 
 class VocabularyWeight(nn.Module):

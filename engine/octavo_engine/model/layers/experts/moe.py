@@ -36,8 +36,8 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.quantization.mxfp4 import MXFP4
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _BRANCH_NORMS = ("before_shared", "after_shared", "before_experts", "after_experts")

@@ -18,8 +18,8 @@ from octavo_engine.model.layers.low_rank import LowRank
 from octavo_engine.model.layers.norms.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MLPSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedNormSpec, Mamba2Spec
+from octavo_engine.model.tensor_parallel.shard import span
 
 
 class GatedNorm(nn.Module):

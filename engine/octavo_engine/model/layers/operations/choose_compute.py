@@ -26,8 +26,8 @@ from octavo_engine.model.layers.operations.products import (
     wide_product,
 )
 from octavo_engine.model.layers.operations.run_layers import LayerRunner, one_by_one
-from octavo_engine.model.shard import UNSHARDED, Shard
 from octavo_engine.model.spec import CompressedAttentionSpec, LatentAttentionSpec, ModelSpec
+from octavo_engine.model.tensor_parallel.shard import UNSHARDED, Shard
 
 _DEFAULT = Crossovers()
 

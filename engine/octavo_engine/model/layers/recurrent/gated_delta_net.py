@@ -16,8 +16,8 @@ from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs,
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedDeltaNetSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _PARTS = ("delta_query", "delta_key", "delta_value", "delta_gate", "delta_strength", "delta_decay")

@@ -17,8 +17,8 @@ from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.linear_scan import first_tokens, linear_scan
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedRecurrenceSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _RATE = -8.0

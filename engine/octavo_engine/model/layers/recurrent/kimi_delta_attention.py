@@ -15,8 +15,8 @@ from octavo_engine.model.layers.operations.delta_rule import DeltaInputs, chunk_
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import KimiDeltaAttentionSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 _ROLES = ("query", "key", "value")

@@ -19,8 +19,8 @@ from octavo_engine.model.layers.norms.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LightningAttentionSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _CHUNK = 64
 _FLOAT32_BYTES = 4

@@ -19,8 +19,8 @@ from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
 from octavo_engine.model.layers.residual import summed
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MambaSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 

@@ -16,8 +16,8 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.state_space_scan import CHUNK, Inputs, state_space_scan
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import Mamba2Spec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 

@@ -17,8 +17,8 @@ from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MambaHeadsSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 _FLOAT32_BYTES = 4
 

@@ -12,8 +12,8 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
-from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ShortConvSpec
+from octavo_engine.model.tensor_parallel.shard import span
 
 
 class ShortConv(RecurrentMixer):

@@ -15,7 +15,7 @@ import torch.distributed
 from torch import Tensor
 
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.model.shard import Shard
+from octavo_engine.model.tensor_parallel.shard import Shard
 
 log = logging.getLogger(__name__)
 
