@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo_engine.server.anthropic.protocol import MessagesBody
-from octavo_engine.server.openai.body import Body
+from octavo_engine.server.openai.bodies.body import Body
 from octavo_engine.server.openai.protocol import ChatCompletionBody, CompletionBody, Message
 from octavo_engine.server.openai.responses.protocol import ResponsesBody
 

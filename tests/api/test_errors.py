@@ -20,7 +20,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from octavo_engine.server.admission.auth import KeyFile
 from octavo_engine.server.anthropic import protocol as anthropic_protocol
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
+from octavo_engine.server.openai import prepare_chat, prepare_completion, protocol
+from octavo_engine.server.openai.bodies import field_types
 from octavo_engine.server.openai.prompts import encode_prompt, encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
 from octavo_engine.server.preparation import text_pool
@@ -401,7 +402,7 @@ def _constraints(metadata: tuple[Any, ...]) -> set[str]:
     return found
 
 
-OWN_BOUNDS = {fields._prompts, fields._content, fields._template_values}
+OWN_BOUNDS = {field_types._prompts, field_types._content, field_types._template_values}
 """Validators that check lengths and depths themselves; test_bad_values_are_named shows it."""
 
 
@@ -460,7 +461,7 @@ def test_small_variables_of_a_template_are_taken(server: Served) -> None:
 
 
 def test_texts_are_bounded(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
-    monkeypatch.setattr(fields, "MAX_TEXT", 100)
+    monkeypatch.setattr(field_types, "MAX_TEXT", 100)
     model, long = LoadedModel(READY, tokenizer), "x" * 101
     for prepare, body in [
         (prepare_completion.prepare, {"prompt": long}),

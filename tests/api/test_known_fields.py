@@ -12,8 +12,10 @@ from pydantic import BaseModel
 from octavo_engine.server.anthropic.protocol import ToolUseBlock
 from octavo_engine.server.endpoints.openapi import BODIES
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai import prepare_chat, unknown_fields
-from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai import prepare_chat
+from octavo_engine.server.openai.bodies import unknown_fields
+from octavo_engine.server.openai.bodies.body import parse
+from octavo_engine.server.openai.bodies.unknown_fields import check_names
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import (
     Choices,
@@ -24,7 +26,6 @@ from octavo_engine.server.openai.structured_outputs import (
     SchemaObject,
     StructuralTag,
 )
-from octavo_engine.server.openai.unknown_fields import check_names
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.text_limits import GRAMMAR_FIELDS, may_take_long
 from octavo_engine.text.chat_template import ChatTemplate

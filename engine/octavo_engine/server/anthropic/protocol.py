@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import THREADS
-from octavo_engine.server.openai.body import Body, StrictBody
-from octavo_engine.server.openai.fields import (
+from octavo_engine.server.openai.bodies.body import Body, StrictBody
+from octavo_engine.server.openai.bodies.field_types import (
     MAX_TOKENS,
     Label,
     Name,

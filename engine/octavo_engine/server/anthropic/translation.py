@@ -16,7 +16,7 @@ from octavo_engine.server.anthropic.protocol import (
     ToolUseBlock,
     Turn,
 )
-from octavo_engine.server.openai.body import checked
+from octavo_engine.server.openai.bodies.body import checked
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -23,7 +23,7 @@ from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.middleware.body_limit import upload_of
-from octavo_engine.server.openai.body import Body, parse
+from octavo_engine.server.openai.bodies.body import Body, parse
 from octavo_engine.server.serving import Serving
 
 _MOST_BYTES = 64 << 10

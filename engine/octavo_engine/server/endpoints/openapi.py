@@ -13,7 +13,7 @@ from starlette.responses import Response
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
 from octavo_engine.server.endpoints.adapters import LoadBody, UnloadBody
 from octavo_engine.server.openai.batches.protocol import BatchBody
-from octavo_engine.server.openai.body import Body
+from octavo_engine.server.openai.bodies.body import Body
 from octavo_engine.server.openai.protocol import (
     ChatCompletionBody,
     CompletionBody,

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.server.openai.body import Body
-from octavo_engine.server.openai.fields import ToolDescription, ToolName
+from octavo_engine.server.openai.bodies.body import Body
+from octavo_engine.server.openai.bodies.field_types import ToolDescription, ToolName
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 

@@ -9,7 +9,7 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.call_grammars import CallGrammars
 from octavo_engine.server.openai.prepare_generation import (
     EndpointFields,

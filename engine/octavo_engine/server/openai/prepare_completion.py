@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.prepare_generation import (
     EndpointFields,
     answer_length,

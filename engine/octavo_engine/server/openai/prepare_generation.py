@@ -13,7 +13,7 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.fields import MAX_SEQUENCES
+from octavo_engine.server.openai.bodies.field_types import MAX_SEQUENCES
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest, TextOptions

@@ -6,7 +6,7 @@ import msgspec
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answers import encode
-from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
 from octavo_engine.server.preparation.loaded_model import LoadedModel

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from octavo_engine.server.openai.body import Body
-from octavo_engine.server.openai.fields import (
+from octavo_engine.server.openai.bodies.body import Body
+from octavo_engine.server.openai.bodies.field_types import (
     MAX_N,
     MAX_TOKENS,
     BadWords,
@@ -36,7 +36,7 @@ from octavo_engine.server.openai.fields import (
     TokenId,
     TopLogprobs,
 )
-from octavo_engine.server.openai.refused import (
+from octavo_engine.server.openai.bodies.refused import (
     NoFunctions,
     NotHere,
     NotYet,

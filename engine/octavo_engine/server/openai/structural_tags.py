@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from octavo_engine.server.openai.body import StrictBody
+from octavo_engine.server.openai.bodies.body import StrictBody
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_DEPTH = 8

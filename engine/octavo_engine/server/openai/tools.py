@@ -13,9 +13,9 @@ from pydantic_core import PydanticCustomError
 
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.body import Body
+from octavo_engine.server.openai.bodies.body import Body
+from octavo_engine.server.openai.bodies.field_types import ToolDescription, ToolName
 from octavo_engine.server.openai.custom_tools import CustomTool, CustomToolCall
-from octavo_engine.server.openai.fields import ToolDescription, ToolName
 from octavo_engine.server.openai.structured_outputs import OptionalArgumentsSchema
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 

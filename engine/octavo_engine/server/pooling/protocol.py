@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.body import Body
-from octavo_engine.server.openai.fields import (
+from octavo_engine.server.openai.bodies.body import Body
+from octavo_engine.server.openai.bodies.field_types import (
     MAX_INPUTS,
     MAX_TOKENS,
     Inputs,
@@ -22,7 +22,7 @@ from octavo_engine.server.openai.fields import (
     Text,
     Timeout,
 )
-from octavo_engine.server.openai.refused import NotYet, OnlyEmbed, OnlyFalse, OnlyFloat, OnlyRight
+from octavo_engine.server.openai.bodies.refused import NotYet, OnlyEmbed, OnlyFalse, OnlyFloat, OnlyRight
 
 
 def _text_of(value: Any) -> Any:

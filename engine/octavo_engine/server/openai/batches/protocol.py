@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from octavo_engine.server.openai.body import StrictBody
-from octavo_engine.server.openai.fields import Metadata
+from octavo_engine.server.openai.bodies.body import StrictBody
+from octavo_engine.server.openai.bodies.field_types import Metadata
 
 Endpoint = Literal[
     "/v1/chat/completions",

@@ -23,7 +23,7 @@ from octavo_engine.server.openai.batches.objects import BatchObject, Deleted, Fi
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import Owned, Storage, StorageError
 from octavo_engine.server.openai.batches.upload import receive_file
-from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.bodies.body import parse
 
 FILES = "/v1/files"
 _FILE = f"{FILES}/{{file_id}}"

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from octavo_engine.server.openai.body import Body, StrictBody
-from octavo_engine.server.openai.custom_tools import InputGrammar, TextInput
-from octavo_engine.server.openai.fields import (
+from octavo_engine.server.openai.bodies.body import Body, StrictBody
+from octavo_engine.server.openai.bodies.field_types import (
     MAX_TEXT,
     MAX_TOKENS,
     Content,
@@ -27,8 +26,9 @@ from octavo_engine.server.openai.fields import (
     ToolName,
     TopLogprobs,
 )
+from octavo_engine.server.openai.bodies.refused import OnlyFalse
+from octavo_engine.server.openai.custom_tools import InputGrammar, TextInput
 from octavo_engine.server.openai.protocol import IgnoredFields, SamplingFields
-from octavo_engine.server.openai.refused import OnlyFalse
 from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalArgumentsSchema, StructuredOutputs
 from octavo_engine.server.openai.tools import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from octavo_engine.server.openai.body import checked
+from octavo_engine.server.openai.bodies.body import checked
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.responses.protocol import (
     AllowedTools,

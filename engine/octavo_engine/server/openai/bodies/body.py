@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from octavo_engine.server.errors import APIError, from_validation, param_of
-from octavo_engine.server.openai.unknown_fields import check_names
+from octavo_engine.server.openai.bodies.unknown_fields import check_names
 
 
 class Body(BaseModel):
