@@ -21,7 +21,7 @@ from octavo_engine.errors import EngineDeadError
 from octavo_engine.server import text_worker
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai import call_grammars
+from octavo_engine.server.openai.tools import call_grammars
 from octavo_engine.server.preparation import checked_grammars, text_pool
 from octavo_engine.server.preparation.checked_grammars import CheckedGrammars
 from octavo_engine.server.preparation.grammar_budgets import GrammarBudgets

@@ -17,7 +17,7 @@ from octavo_engine.server.openai.bodies import unknown_fields
 from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.bodies.unknown_fields import check_names
 from octavo_engine.server.openai.protocol import ChatCompletionBody
-from octavo_engine.server.openai.structured_outputs import (
+from octavo_engine.server.openai.structured_outputs.fields import (
     Choices,
     Grammar,
     OptionalSchemaObject,

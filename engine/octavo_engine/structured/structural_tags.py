@@ -1,7 +1,7 @@
 """Makes the grammar of a `structural_tag`, as xgrammar defines it: a text with tags, whose content has a given form.
 
 https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html describes what the parts mean; they are given here as plain
-objects that have been checked (server/openai/structural_tags.py).
+objects that have been checked (server/openai/structured_outputs/structural_tags.py).
 A lazy lexeme of llguidance finds the end of a free text.
 """
 

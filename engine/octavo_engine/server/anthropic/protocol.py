@@ -24,8 +24,8 @@ from octavo_engine.server.openai.bodies.field_types import (
     ToolName,
 )
 from octavo_engine.server.openai.protocol import IgnoredObject, SamplingFields
-from octavo_engine.server.openai.structured_outputs import ArgumentsSchema, SchemaObject
-from octavo_engine.server.openai.tools import MAX_TOOLS
+from octavo_engine.server.openai.structured_outputs.fields import ArgumentsSchema, SchemaObject
+from octavo_engine.server.openai.tools.fields import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_BLOCKS = 1024

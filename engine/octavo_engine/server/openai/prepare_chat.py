@@ -10,7 +10,6 @@ from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.call_grammars import CallGrammars
 from octavo_engine.server.openai.prepare_generation import (
     EndpointFields,
     answer_length,
@@ -19,8 +18,9 @@ from octavo_engine.server.openai.prepare_generation import (
 )
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
-from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content
-from octavo_engine.server.openai.tools import Demand, NamedTool, ToolDefinition, demand
+from octavo_engine.server.openai.structured_outputs.fields import grammar_of, schema_of_content
+from octavo_engine.server.openai.tools.call_grammars import CallGrammars
+from octavo_engine.server.openai.tools.fields import Demand, NamedTool, ToolDefinition, demand
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 

@@ -14,7 +14,7 @@ from octavo_engine.server.openai.prepare_generation import (
 )
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
-from octavo_engine.server.openai.structured_outputs import grammar_of
+from octavo_engine.server.openai.structured_outputs.fields import grammar_of
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.text.tokenizer import Tokenizer

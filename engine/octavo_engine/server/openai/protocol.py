@@ -48,8 +48,8 @@ from octavo_engine.server.openai.bodies.refused import (
     OnlyZero,
     TextModality,
 )
-from octavo_engine.server.openai.structured_outputs import StructuredFields
-from octavo_engine.server.openai.tools import ToolCalls, ToolFields
+from octavo_engine.server.openai.structured_outputs.fields import StructuredFields
+from octavo_engine.server.openai.tools.fields import ToolCalls, ToolFields
 
 
 class IgnoredObject(BaseModel):

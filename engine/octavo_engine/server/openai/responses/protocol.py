@@ -27,10 +27,14 @@ from octavo_engine.server.openai.bodies.field_types import (
     TopLogprobs,
 )
 from octavo_engine.server.openai.bodies.refused import OnlyFalse
-from octavo_engine.server.openai.custom_tools import InputGrammar, TextInput
 from octavo_engine.server.openai.protocol import IgnoredFields, SamplingFields
-from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalArgumentsSchema, StructuredOutputs
-from octavo_engine.server.openai.tools import MAX_TOOLS
+from octavo_engine.server.openai.structured_outputs.fields import (
+    NamedSchema,
+    OptionalArgumentsSchema,
+    StructuredOutputs,
+)
+from octavo_engine.server.openai.tools.custom_tools import InputGrammar, TextInput
+from octavo_engine.server.openai.tools.fields import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_ITEMS = 16_384

@@ -21,7 +21,7 @@ from octavo_engine.output_parsing.formats.forms import (
 from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.structured_outputs import wrong_grammar
+from octavo_engine.server.openai.structured_outputs.fields import wrong_grammar
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import GrammarError
 from octavo_engine.structured.grammar_check import SlowGrammarError, check_grammar

@@ -15,8 +15,8 @@ from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import Body
 from octavo_engine.server.openai.bodies.field_types import ToolDescription, ToolName
-from octavo_engine.server.openai.custom_tools import CustomTool, CustomToolCall
-from octavo_engine.server.openai.structured_outputs import OptionalArgumentsSchema
+from octavo_engine.server.openai.structured_outputs.fields import OptionalArgumentsSchema
+from octavo_engine.server.openai.tools.custom_tools import CustomTool, CustomToolCall
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 MAX_TOOLS = 128

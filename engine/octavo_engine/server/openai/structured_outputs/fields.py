@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import StrictBody
 from octavo_engine.server.openai.bodies.refused import NotYet
-from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
+from octavo_engine.server.openai.structured_outputs.structural_tags import Form, Structure, Triggers, older_form
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,

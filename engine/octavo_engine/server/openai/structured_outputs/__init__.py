@@ -1,0 +1,1 @@
+"""The fields that ask for a form of the answer."""

@@ -1,0 +1,1 @@
+"""The fields about tools, and grammars of their calls."""
