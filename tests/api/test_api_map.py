@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo_engine.core.request import TokenLogprobs
-from octavo_engine.server.openai.content_logprobs import content_logprobs
+from octavo_engine.server.openai.answers.content_logprobs import content_logprobs
 from octavo_engine.text.logprobs import prompt_logprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served

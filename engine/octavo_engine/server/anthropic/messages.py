@@ -37,7 +37,7 @@ from octavo_engine.server.errors import APIError, anthropic_body
 from octavo_engine.server.generation.answer import answer, json_answer
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage, UsageSoFar
-from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

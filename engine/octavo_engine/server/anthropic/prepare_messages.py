@@ -10,7 +10,7 @@ from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody, Te
 from octavo_engine.server.anthropic.translation import chat_body
 from octavo_engine.server.errors import APIError, renamed
 from octavo_engine.server.openai import prepare_chat
-from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.preparation.loaded_model import LoadedModel

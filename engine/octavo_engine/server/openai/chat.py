@@ -15,15 +15,15 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.answer import answer
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage, UsageSoFar
-from octavo_engine.server.openai.answers import (
+from octavo_engine.server.openai.answers.chat_answer import ChatAnswer
+from octavo_engine.server.openai.answers.content_logprobs import content_logprobs
+from octavo_engine.server.openai.answers.frame import Frame
+from octavo_engine.server.openai.answers.objects import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
     Delta,
 )
-from octavo_engine.server.openai.chat_answer import ChatAnswer
-from octavo_engine.server.openai.content_logprobs import content_logprobs
-from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

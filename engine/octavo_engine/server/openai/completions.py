@@ -13,8 +13,8 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.answer import answer
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage, UsageSoFar
-from octavo_engine.server.openai.answers import TextChoice
-from octavo_engine.server.openai.frame import Frame
+from octavo_engine.server.openai.answers.frame import Frame
+from octavo_engine.server.openai.answers.objects import TextChoice
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody

@@ -16,7 +16,7 @@ from octavo_engine.pooled_vectors import probabilities
 from octavo_engine.server.generation.answer import answer_in_full
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage
-from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.pooling.embeddings import PooledUsage
 from octavo_engine.server.preparation.prepared import PooledOptions, PreparedRequest
 from octavo_engine.server.serving import Serving

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.server.errors import ErrorDetail
-from octavo_engine.server.openai.answers import ContentLogprob
+from octavo_engine.server.openai.answers.objects import ContentLogprob
 
 
 class OutputText(msgspec.Struct, tag="output_text"):

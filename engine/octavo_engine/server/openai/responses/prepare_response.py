@@ -6,7 +6,7 @@ import msgspec
 
 from octavo_engine.server.errors import APIError, renamed
 from octavo_engine.server.openai import prepare_chat
-from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.openai.responses.protocol import ResponsesBody

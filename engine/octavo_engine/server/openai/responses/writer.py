@@ -15,9 +15,9 @@ from octavo_engine.server.connections.sse import named_event
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage, UsageSoFar
-from octavo_engine.server.openai.answers import ContentLogprob, encode
-from octavo_engine.server.openai.content_logprobs import content_logprobs
-from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
+from octavo_engine.server.openai.answers.content_logprobs import content_logprobs
+from octavo_engine.server.openai.answers.objects import ContentLogprob, encode
+from octavo_engine.server.openai.answers.reasoning_tokens import ReasoningTokens
 from octavo_engine.server.openai.responses.objects import (
     ArgumentsDone,
     CallDelta,

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Kind, Part, PartBegun, PartEvent, PartGrown
-from octavo_engine.server.openai.answers import (
+from octavo_engine.server.openai.answers.objects import (
     AssistantMessage,
     CustomCall,
     Delta,
@@ -17,7 +17,7 @@ from octavo_engine.server.openai.answers import (
     ToolCall,
     ToolCallDelta,
 )
-from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
+from octavo_engine.server.openai.answers.reasoning_tokens import ReasoningTokens
 from octavo_engine.text.tokenizer import Tokenizer
 
 

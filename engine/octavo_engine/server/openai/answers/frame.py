@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from octavo_engine.server.connections.sse import DONE, event
 from octavo_engine.server.generation.usage import Usage, UsageSoFar
-from octavo_engine.server.openai.answers import (
+from octavo_engine.server.openai.answers.objects import (
     ChatChoice,
     ChatChunkChoice,
     Completion,

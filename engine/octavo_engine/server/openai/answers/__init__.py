@@ -1,0 +1,1 @@
+"""What an answer says: its objects, for whole answers and streams."""
