@@ -13,7 +13,7 @@ from openai import BadRequestError, OpenAI
 from octavo_engine.output_parsing.answer_parts import AnswerParts
 from octavo_engine.output_parsing.custom_input import CustomInput
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.prepare_chat import prepare
+from octavo_engine.server.openai.preparation.prepare_chat import prepare
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import Rejected, Task
 from octavo_engine.server.text_worker import answer

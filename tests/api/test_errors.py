@@ -20,9 +20,10 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from octavo_engine.server.admission.auth import KeyFile
 from octavo_engine.server.anthropic import protocol as anthropic_protocol
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai import prepare_chat, prepare_completion, protocol
+from octavo_engine.server.openai import protocol
 from octavo_engine.server.openai.bodies import field_types
-from octavo_engine.server.openai.prompts import encode_prompt, encode_text
+from octavo_engine.server.openai.preparation import prepare_chat, prepare_completion
+from octavo_engine.server.openai.preparation.prompts import encode_prompt, encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.loaded_model import LoadedModel

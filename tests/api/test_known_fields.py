@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from octavo_engine.server.anthropic.protocol import ToolUseBlock
 from octavo_engine.server.endpoints.openapi import BODIES
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.bodies import unknown_fields
 from octavo_engine.server.openai.bodies.body import parse
 from octavo_engine.server.openai.bodies.unknown_fields import check_names
+from octavo_engine.server.openai.preparation import prepare_chat
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs.fields import (
     Choices,

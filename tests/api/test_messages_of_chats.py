@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo_engine.server.openai.prepare_chat import prepare
+from octavo_engine.server.openai.preparation.prepare_chat import prepare
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answers.chat_answer import ChatAnswer
-from octavo_engine.server.openai.prepare_chat import prepare
+from octavo_engine.server.openai.preparation.prepare_chat import prepare
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import json_schema_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar

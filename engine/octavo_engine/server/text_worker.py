@@ -25,7 +25,7 @@ from octavo_engine.freed_memory import return_freed_memory
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
+from octavo_engine.server.openai.preparation import prepare_chat, prepare_completion, prepare_tokenize
 from octavo_engine.server.openai.responses import prepare_response
 from octavo_engine.server.pooling import prepare_pooled
 from octavo_engine.server.preparation.loaded_model import LoadedModel

@@ -9,10 +9,10 @@ from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody, TextBlock
 from octavo_engine.server.anthropic.translation import chat_body
 from octavo_engine.server.errors import APIError, renamed
-from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.prompts import encode_text, render_chat
+from octavo_engine.server.openai.preparation import prepare_chat
+from octavo_engine.server.openai.preparation.prompts import encode_text, render_chat
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import JSONAnswer, PreparedRequest
 

@@ -11,8 +11,8 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.prepare_generation import answer_length
-from octavo_engine.server.openai.prompts import characters_of, check_prompt, check_text, encode_prompt
+from octavo_engine.server.openai.preparation.prepare_generation import answer_length
+from octavo_engine.server.openai.preparation.prompts import characters_of, check_prompt, check_text, encode_prompt
 from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, PooledBody, RerankBody, ScoreBody, Side
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PooledOptions, PreparedRequest, TextOptions

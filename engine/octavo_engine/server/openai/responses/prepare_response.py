@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.server.errors import APIError, renamed
-from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.prompts import encode_text, render_chat
+from octavo_engine.server.openai.preparation import prepare_chat
+from octavo_engine.server.openai.preparation.prompts import encode_text, render_chat
 from octavo_engine.server.openai.responses.protocol import ResponsesBody
 from octavo_engine.server.openai.responses.translation import chat_body, repeated_fields
 from octavo_engine.server.preparation.loaded_model import LoadedModel

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.prepare_generation import (
+from octavo_engine.server.openai.preparation.prepare_generation import (
     EndpointFields,
     answer_length,
     check_sequences,
     prepared_request,
 )
-from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, truncated_length
+from octavo_engine.server.openai.preparation.prompts import check_prompt, encode_prompt, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.openai.structured_outputs.fields import grammar_of
 from octavo_engine.server.preparation.loaded_model import LoadedModel

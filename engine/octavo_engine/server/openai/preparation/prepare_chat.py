@@ -10,13 +10,13 @@ from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.prepare_generation import (
+from octavo_engine.server.openai.preparation.prepare_generation import (
     EndpointFields,
     answer_length,
     check_sequences,
     prepared_request,
 )
-from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
+from octavo_engine.server.openai.preparation.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs.fields import grammar_of, schema_of_content
 from octavo_engine.server.openai.tools.call_grammars import CallGrammars

@@ -7,7 +7,7 @@ import msgspec
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answers.objects import encode
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.prompts import encode_text, render_chat
+from octavo_engine.server.openai.preparation.prompts import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import JSONAnswer
