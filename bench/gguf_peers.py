@@ -30,7 +30,7 @@ import psutil
 from bench.report import save
 from octavo_engine.llm import LLM
 from octavo_engine.model.source import DEMO_MODEL, resolve_model
-from octavo_engine.openmp import sleep_soon
+from octavo_engine.process_setup.openmp import sleep_soon
 from octavo_engine.sampling_params import SamplingParams
 
 _PROMPT = 16

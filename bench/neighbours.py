@@ -22,7 +22,7 @@ import uvloop
 from bench.load import tokens_per_second
 from bench.report import save
 from bench.server import octavo
-from octavo_engine.openmp import SPIN_COUNT
+from octavo_engine.process_setup.openmp import SPIN_COUNT
 
 _WORDS, _TOKENS = 8, 16
 """Words of each prompt and tokens of each answer."""

@@ -21,9 +21,9 @@ from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.config.setting import default_of, flag_name, settings_of
 from octavo_engine.config.sources import read_engine_config, read_server_config, unknown_variables
 from octavo_engine.errors import ConfigurationError, OctavoError
-from octavo_engine.imports import lasting_imports
-from octavo_engine.openmp import sleep_soon
-from octavo_engine.signals import ended_at_once, ended_quietly
+from octavo_engine.process_setup.imports import lasting_imports
+from octavo_engine.process_setup.openmp import sleep_soon
+from octavo_engine.process_setup.signals import ended_at_once, ended_quietly
 from octavo_engine.sizes import format_size
 
 _MODEL_HELP = (

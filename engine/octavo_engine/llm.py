@@ -23,9 +23,9 @@ from octavo_engine.engine.startup.start_engine import LoadProgress, start_engine
 from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.pooled_vectors import to_vector
+from octavo_engine.process_setup.signals import interrupt_waits
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.sampling_params import SamplingParams
-from octavo_engine.signals import interrupt_waits
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 

@@ -14,8 +14,8 @@ import pytest
 from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 
-from octavo_engine import logs
-from octavo_engine.logs import JSONLines
+from octavo_engine.process_setup import logs
+from octavo_engine.process_setup.logs import JSONLines
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.openai.batches.storage import StorageError, on_disk
 from octavo_engine.server.telemetry.access_log import AccessLog

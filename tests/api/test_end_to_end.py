@@ -14,7 +14,7 @@ import openai
 import psutil
 import pytest
 
-from octavo_engine.openmp import SPIN_COUNT
+from octavo_engine.process_setup.openmp import SPIN_COUNT
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.real_server import RealServer
 
@@ -30,7 +30,7 @@ def answer_to(server: RealServer, messages: list[Any], **options: Any) -> str:
 
 
 def test_threads_that_wait_sleep_soon(real: RealServer) -> None:
-    """OpenMP reports the setting as the engine process loads it; openmp.py has the reason for it."""
+    """OpenMP reports the setting as the engine process loads it; process_setup/openmp.py has the reason for it."""
     assert set(re.findall(r"GOMP_SPINCOUNT = (\S+)", real.log.read_text())) == {f"'{SPIN_COUNT}'"}
 
 

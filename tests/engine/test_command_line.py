@@ -22,8 +22,8 @@ from octavo_engine import cli
 from octavo_engine import program as engine_program
 from octavo_engine.commands.help_examples import EXAMPLES
 from octavo_engine.commands.written_output import with_written_output
-from octavo_engine.imports import lasting_imports
-from octavo_engine.signals import ended_at_once
+from octavo_engine.process_setup.imports import lasting_imports
+from octavo_engine.process_setup.signals import ended_at_once
 from octavo_operator import cli as operator_cli
 from octavo_operator import program as operator_program
 
@@ -219,7 +219,7 @@ def test_generate_looks_at_its_input_before_it_imports_anything(monkeypatch: pyt
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_long_command_although_a_thread_works(number: signal.Signals) -> None:
     program = (
-        "import os, signal, threading, time\nfrom octavo_engine.signals import ended_at_once\n"
+        "import os, signal, threading, time\nfrom octavo_engine.process_setup.signals import ended_at_once\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a script's job would have inherited SIG_IGN
         f"with ended_at_once('to go on'):\n    threading.Thread(target=time.sleep, args=[600]).start()\n"
         f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(600)\n"

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from octavo_engine.signals import ended_quietly
+from octavo_engine.process_setup.signals import ended_quietly
 
 BEFORE = """
 import time
-from octavo_engine.signals import ended_quietly
+from octavo_engine.process_setup.signals import ended_quietly
 with ended_quietly():
     class Slow:
         def __del__(self):
@@ -22,7 +22,7 @@ with ended_quietly():
 """
 AFTER = """
 import sys
-from octavo_engine.signals import ended_quietly
+from octavo_engine.process_setup.signals import ended_quietly
 with ended_quietly():
     pass
 print(flush=True)

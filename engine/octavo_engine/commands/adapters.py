@@ -24,8 +24,8 @@ from typing import IO, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from octavo_engine import logs
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.process_setup import logs
 from octavo_engine.retry_pause import retry_pause
 
 log = logging.getLogger(__name__)

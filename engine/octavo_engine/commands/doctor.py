@@ -16,7 +16,7 @@ from typing import Literal
 
 from octavo_engine import __version__
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.listen import listening_socket
+from octavo_engine.process_setup.listen import listening_socket
 from octavo_engine.sizes import format_size
 
 _GIB = 1 << 30

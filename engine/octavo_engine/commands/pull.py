@@ -23,7 +23,7 @@ from octavo_engine.errors import AdapterNotFoundError, ConfigurationError, Model
 from octavo_engine.model.downloads.download import DownloadProgress, Report
 from octavo_engine.model.lora.peft_config import CONFIG_FILE
 from octavo_engine.model.source import ModelFiles, pull_model, resolve_adapter
-from octavo_engine.signals import ended_at_once
+from octavo_engine.process_setup.signals import ended_at_once
 from octavo_engine.sizes import format_size
 
 

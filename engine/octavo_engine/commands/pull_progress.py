@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from octavo_engine.engine.info import MemoryInfo
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.listen import ANYWHERE, listening_socket
 from octavo_engine.model.downloads.download import DownloadProgress
+from octavo_engine.process_setup.listen import ANYWHERE, listening_socket
 from octavo_engine.sizes import format_size
 
 _TICK_SECONDS = 0.2

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
-from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.engine.messages import (
@@ -42,8 +41,9 @@ from octavo_engine.engine.messages import (
     encode,
 )
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError, OctavoError
-from octavo_engine.freed_memory import keep_returning_freed_memory
-from octavo_engine.imports import lasting_imports
+from octavo_engine.process_setup import logs
+from octavo_engine.process_setup.freed_memory import keep_returning_freed_memory
+from octavo_engine.process_setup.imports import lasting_imports
 
 if TYPE_CHECKING:
     from octavo_engine.engine.loop import EngineLoop

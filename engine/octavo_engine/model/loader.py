@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.freed_memory import return_freed_memory
 from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model.checkpoint.progress import Progress
 from octavo_engine.model.checkpoint.safetensors_source import SafetensorsSource
@@ -21,6 +20,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives
+from octavo_engine.process_setup.freed_memory import return_freed_memory
 
 log = logging.getLogger(__name__)
 

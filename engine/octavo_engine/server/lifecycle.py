@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 
-from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.supervised_task import supervise
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.freed_memory import RETURN_INTERVAL, return_freed_memory
 from octavo_engine.model.source import resolve_model
+from octavo_engine.process_setup import logs
+from octavo_engine.process_setup.freed_memory import RETURN_INTERVAL, return_freed_memory
 from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.app import create_app, create_probes
 from octavo_engine.server.connections.acceptor import HeadReaders, Listeners, possible_connections

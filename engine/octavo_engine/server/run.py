@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from octavo_engine import logs
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.freed_memory import keep_little_freed_memory
-from octavo_engine.listen import listening_socket
+from octavo_engine.process_setup import logs
+from octavo_engine.process_setup.freed_memory import keep_little_freed_memory
+from octavo_engine.process_setup.listen import listening_socket
 from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.console.repeated_warnings import limit_warnings_of_clients
 from octavo_engine.server.lifecycle import Server

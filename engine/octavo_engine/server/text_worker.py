@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from octavo_engine import logs
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.freed_memory import return_freed_memory
 from octavo_engine.model.source import resolve_model
+from octavo_engine.process_setup import logs
+from octavo_engine.process_setup.freed_memory import return_freed_memory
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.preparation import prepare_chat, prepare_completion, prepare_tokenize

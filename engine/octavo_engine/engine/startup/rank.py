@@ -15,15 +15,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.resolved_config import choose_device, resolve_config
 from octavo_engine.engine.startup.worker_setup import WorkerSetup, set_up_worker
 from octavo_engine.errors import EngineDeadError, OctavoError
-from octavo_engine.freed_memory import keep_returning_freed_memory
 from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.tensor_parallel.shard import Shard
+from octavo_engine.process_setup import logs
+from octavo_engine.process_setup.freed_memory import keep_returning_freed_memory
 from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.memory.device_memory import device_memory
 from octavo_engine.runner.memory.kv_blocks import WindowNeed

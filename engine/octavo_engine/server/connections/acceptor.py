@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from octavo_engine.listen import BACKLOG
+from octavo_engine.process_setup.listen import BACKLOG
 from octavo_engine.server.connections.connection import HEAD_SECONDS
 from octavo_engine.server.connections.paced import PacedConnections
 from octavo_engine.server.connections.waiting_connections import WaitingConnections
