@@ -18,11 +18,11 @@ from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
+from octavo_engine.engine.pooled_vectors import to_vector
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup.start_engine import LoadProgress, start_engine
 from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
-from octavo_engine.pooled_vectors import to_vector
 from octavo_engine.process_setup.signals import interrupt_waits
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.sampling_params import SamplingParams

@@ -13,8 +13,8 @@ from typing import Any
 from octavo_engine.config.engine import EngineConfig
 from octavo_engine.config.server import ServerConfig
 from octavo_engine.config.setting import Setting, flag_name, settings_of
+from octavo_engine.config.yaml_file import load_yaml
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.yaml_file import load_yaml
 
 _PREFIX = "OCTAVO_"
 _OF_SERVICE = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.+)?|PORT|PORT_\d+_.+")

@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.types import Scope
 
+from octavo_engine.config.yaml_file import load_yaml
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.errors import APIError, param_of
-from octavo_engine.yaml_file import load_yaml
 
 log = logging.getLogger("octavo.server")
 

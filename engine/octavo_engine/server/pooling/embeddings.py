@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.pooled_vectors import to_bytes, to_vector
+from octavo_engine.engine.pooled_vectors import to_bytes, to_vector
 from octavo_engine.server.generation.answer import answer_in_full
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage

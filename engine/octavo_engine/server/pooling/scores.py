@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.pooled_vectors import probabilities, similarity, to_vector
+from octavo_engine.engine.pooled_vectors import probabilities, similarity, to_vector
 from octavo_engine.server.generation.answer import answer_in_full
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.generation.usage import Usage
