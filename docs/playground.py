@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from bench.transformers_generate import load
 from tests.api.real_server import RealServer
 from tests.browser import browser
-from tests.engine.adapters import RandomAdapter
+from tests.engine.helpers.adapters import RandomAdapter
 
 FOLDER = Path(__file__).parent / "how-to"
 QUESTION = "Write a Python function that adds two numbers, as a code block."

@@ -38,7 +38,7 @@ MOST_REASONS = 100
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
-    modules = sorted(Path(ENGINE).glob("test_*.py"))
+    modules = sorted(Path(ENGINE).rglob("test_*.py"))
     moved = [module for module in modules if module.name >= FIRST_MOVED]
     computing = {
         "the engine": [ENGINE, *(f"--ignore={module}" for module in moved)],
@@ -56,7 +56,7 @@ def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
 def _with_tests() -> list[str]:
     """Return the folders and modules of tests/ that have tests."""
     return sorted(
-        str(path) for path in Path("tests").iterdir() if path.match("test_*.py") or any(path.glob("test_*.py"))
+        str(path) for path in Path("tests").iterdir() if path.match("test_*.py") or any(path.rglob("test_*.py"))
     )
 
 

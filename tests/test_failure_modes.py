@@ -6,11 +6,8 @@ what a client sees and the reason that `kubectl` shows, not every number of the 
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
+from tests.named_tests import TESTS, functions_of
 
-TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs/reference/failure-modes.md"
 
 SHOWN: dict[str, dict[str, str]] = {
@@ -485,12 +482,6 @@ def rows_of_page() -> list[str]:
         table = [line for line in lines if line.startswith("| ")]
         found += [f"{title}: {line.split(' | ')[0].removeprefix('| ')}" for line in table[2:]]
     return found
-
-
-@cache
-def functions_of(file: str) -> frozenset[str]:
-    """Return the functions of a module of tests, by their first lines: to parse 70 modules takes much longer."""
-    return frozenset(re.findall(r"^(?:async )?def (\w+)\(", (TESTS / file).read_text(), re.MULTILINE))
 
 
 def test_the_rows_are_those_of_the_page() -> None:

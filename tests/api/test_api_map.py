@@ -6,10 +6,8 @@ besides. A test that is named here and does not exist fails; promises without a 
 
 from __future__ import annotations
 
-import ast
 import math
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +16,7 @@ from octavo_engine.server.openai.answers.content_logprobs import content_logprob
 from octavo_engine.text.logprobs import prompt_logprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served
-
-TESTS = Path(__file__).parents[1]
+from tests.named_tests import functions_of
 
 TRAPS = {
     "1 order of chunks; no empty choices unless usage is asked for": """api/test_chat.py
@@ -108,11 +105,10 @@ CONTRACT = {
 
 @pytest.mark.parametrize("promise", [*TRAPS, *CONTRACT])
 def test_each_promise_has_its_tests(promise: str) -> None:
-    known: set[str] = set()
+    known: frozenset[str] = frozenset()
     for word in (TRAPS | CONTRACT)[promise].split():
         if word.endswith(".py"):
-            body = ast.parse((TESTS / word).read_text()).body
-            known = {each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+            known = functions_of(word)
         else:
             assert word in known
 

@@ -41,12 +41,12 @@ ELSEWHERE = {
         "tests/engine/test_llm.py::test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise"
     ),
     "octavo-engine serve smollm2 --max-num-seqs 32": (
-        "tests/engine/test_config.py::test_a_flag_wins_over_the_environment_and_that_over_the_file"
+        "tests/engine/config/test_config.py::test_a_flag_wins_over_the_environment_and_that_over_the_file"
     ),
     "OCTAVO_MAX_NUM_SEQS=32 octavo-engine serve": (
-        "tests/engine/test_config.py::test_a_flag_wins_over_the_environment_and_that_over_the_file"
+        "tests/engine/config/test_config.py::test_a_flag_wins_over_the_environment_and_that_over_the_file"
     ),
-    "octavo-engine doctor": "tests/engine/test_doctor.py::test_this_machine_can_serve",
+    "octavo-engine doctor": "tests/engine/commands/test_doctor.py::test_this_machine_can_serve",
     "octavo-engine generate": "tests/engine/test_llm.py::test_generate_answers_every_line_and_bad_ones_with_an_error",
     "from octavo_engine import LLM": (
         "tests/engine/test_llm.py::test_answers_come_in_the_prompts_order_and_are_reported_as_they_end"

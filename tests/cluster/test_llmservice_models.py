@@ -22,9 +22,9 @@ from octavo_engine.model.source import resolve_model
 from octavo_operator.api.names import selector
 from octavo_operator.cli import main
 from octavo_operator.render.volumes import NODE_FOLDER
-from tests.engine import fake_hub
-from tests.engine.adapters import write_adapter
-from tests.engine.checkpoints import save_smollm2
+from tests.engine.helpers import fake_hub
+from tests.engine.helpers.adapters import write_adapter
+from tests.engine.helpers.checkpoints import save_smollm2
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .build import VERSITYGW, ensure_built

@@ -7,7 +7,13 @@ import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-TESTS = ("test_cpu_kernels.py", "test_coded.py", "test_fused_layers.py", "test_gguf_blocks.py", "test_sampler.py")
+TESTS = (
+    "cpu_kernels/test_cpu_kernels.py",
+    "cpu_kernels/test_coded.py",
+    "model/layers/test_fused_layers.py",
+    "model/gguf/test_gguf_blocks.py",
+    "runner/test_sampler.py",
+)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Shared fixtures of the engine's tests; also makes the helpers in this folder importable."""
+"""Shared fixtures of the engine's tests; also makes the modules in helpers/ importable."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 
 @pytest.fixture(scope="module")

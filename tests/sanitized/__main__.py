@@ -13,12 +13,12 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
 TESTS = (
-    "test_cpu_kernels.py",
-    "test_coded.py",
-    "test_fused_layers.py",
-    "test_gguf_blocks.py",
-    "test_sampler.py",
-    "test_lora.py",
+    "cpu_kernels/test_cpu_kernels.py",
+    "cpu_kernels/test_coded.py",
+    "model/layers/test_fused_layers.py",
+    "model/gguf/test_gguf_blocks.py",
+    "runner/test_sampler.py",
+    "model/lora/test_lora.py",
 )
 _LIMITED = "a_lack_of_memory"
 """Names of tests that limit the memory of their process, of which AddressSanitizer maps terabytes."""
