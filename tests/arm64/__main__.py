@@ -8,17 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import kernel_tests
 from tests.arm64 import COMPILER, EMULATOR, FOLDER
 
 HERE = Path(__file__).parent
-CHECKOUT = HERE.parents[1]
-TESTS = (
-    "cpu_kernels/test_cpu_kernels.py",
-    "cpu_kernels/test_coded.py",
-    "model/layers/test_fused_layers.py",
-    "model/gguf/test_gguf_blocks.py",
-    "runner/test_sampler.py",
-)
 
 
 def main() -> int:
@@ -32,9 +25,7 @@ def main() -> int:
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", malloc, HERE / "shared_malloc.c"], check=True)
     subprocess.run([COMPILER, "-O2", "-o", caller, HERE / "call_kernels.c"], check=True)
     environment = {**os.environ, "LD_PRELOAD": str(malloc), "PYTHONMALLOC": "malloc"}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.arm64.plugin", "-p", "no:cacheprovider"]
-    tests = [str(CHECKOUT / "tests" / "engine" / name) for name in TESTS]
-    return subprocess.run([*command, *tests, *sys.argv[1:]], cwd=CHECKOUT, env=environment, check=False).returncode
+    return kernel_tests.run("tests.arm64.plugin", *sys.argv[1:], environment=environment)
 
 
 if __name__ == "__main__":

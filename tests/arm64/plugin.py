@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from octavo_engine.kernels.cpu import build, features, library
+from tests import kernel_tests
 from tests.arm64 import COMPILER, EMULATOR, FOLDER
 
 CPUS = {"neon": "cortex-a72", "neon_dotprod": "neoverse-n1", "neon_bf16": "max"}
@@ -67,13 +68,7 @@ class RemoteKernels:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that call kernels, but for one that limits the memory of this process."""
-    items[:] = [item for item in items if _calls_kernels(item) and "a_lack_of_memory" not in item.name]
-
-
-def _calls_kernels(item: pytest.Item) -> bool:
-    names = (*item.fixturenames, *item.function.__code__.co_names)
-    return not {"kernels", "cpu_kernels"}.isdisjoint(names) or "c_kernel" in item.name
+    kernel_tests.keep_those_that_call_kernels(items)
 
 
 os.environ.pop("LD_PRELOAD")  # compilers and emulators have a malloc of their own

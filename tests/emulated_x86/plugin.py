@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo_engine.kernels.cpu import build, features
+from tests import kernel_tests
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".cache" / "emulated_x86"
@@ -49,13 +50,7 @@ def compile_to(folder: Path, level: str) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that call kernels, but for one that limits the memory of this process."""
-    items[:] = [item for item in items if _calls_kernels(item) and "a_lack_of_memory" not in item.name]
-
-
-def _calls_kernels(item: pytest.Item) -> bool:
-    names = (*item.fixturenames, *item.function.__code__.co_names)
-    return not {"kernels", "cpu_kernels"}.isdisjoint(names) or "c_kernel" in item.name
+    kernel_tests.keep_those_that_call_kernels(items)
 
 
 def _target(level: str) -> Path:

@@ -11,17 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
-TESTS = (
-    "cpu_kernels/test_cpu_kernels.py",
-    "cpu_kernels/test_coded.py",
-    "model/layers/test_fused_layers.py",
-    "model/gguf/test_gguf_blocks.py",
-    "runner/test_sampler.py",
-    "model/lora/test_lora.py",
-)
-_LIMITED = "a_lack_of_memory"
-"""Names of tests that limit the memory of their process, of which AddressSanitizer maps terabytes."""
+from tests import kernel_tests
 
 
 def runtimes() -> str:
@@ -45,10 +35,10 @@ def main() -> int:
         "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps objects until it ends
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    command = [sys.executable, "-m", "pytest", "-p", "tests.sanitized.plugin", "-p", "no:cacheprovider"]
-    tests = [str(CHECKOUT / "tests" / "engine" / name) for name in TESTS]
-    chosen = ["-k", f"not {_LIMITED}", *sys.argv[1:]]
-    return subprocess.run([*command, *tests, *chosen], cwd=CHECKOUT, env=environment, check=False).returncode
+    chosen = ["-k", f"not {kernel_tests.LIMITED}", *sys.argv[1:]]
+    return kernel_tests.run(
+        "tests.sanitized.plugin", *chosen, more=("model/lora/test_lora.py",), environment=environment
+    )
 
 
 if __name__ == "__main__":
