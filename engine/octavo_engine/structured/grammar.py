@@ -17,13 +17,13 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
-from octavo_engine.schema_walk import changed_schema
-from octavo_engine.structured.schema_closed import closed_schema
-from octavo_engine.structured.schema_controls import names_control_characters
-from octavo_engine.structured.schema_formats import with_exact_format
-from octavo_engine.structured.schema_names import without_property_names
-from octavo_engine.structured.schema_numbers import with_exact_numbers
-from octavo_engine.structured.schema_properties import with_counted_properties, with_joined_counts
+from octavo_engine.json_schema.closed import closed_schema
+from octavo_engine.json_schema.controls import names_control_characters
+from octavo_engine.json_schema.formats import with_exact_format
+from octavo_engine.json_schema.names import without_property_names
+from octavo_engine.json_schema.numbers import with_exact_numbers
+from octavo_engine.json_schema.properties import with_counted_properties, with_joined_counts
+from octavo_engine.json_schema.walk import changed_schema
 
 MAX_CHARACTERS = 1 << 18
 """The most characters of one grammar, or of the schema that it is made from."""

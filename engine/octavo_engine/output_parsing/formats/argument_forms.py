@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from octavo_engine.json_schema.walk import ANNOTATIONS, LISTING, names_within
 from octavo_engine.output_parsing.formats.call_schema import part_of_schema, refers
 from octavo_engine.output_parsing.formats.forms import (
     LINE_BREAK,
@@ -22,7 +23,6 @@ from octavo_engine.output_parsing.formats.forms import (
     words,
 )
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.schema_walk import ANNOTATIONS, LISTING, names_within
 
 _OF_TEXT = ANNOTATIONS | {"type", "minLength", "maxLength"}
 """Keywords of a string's schema that a plain text can follow; others, such as `pattern`, need JSON."""

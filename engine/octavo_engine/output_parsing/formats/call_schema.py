@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo_engine.json_schema.walk import LISTING, changed_schema, names_within
 from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.schema_walk import LISTING, changed_schema, names_within
 
 
 def call_list_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.schema_walk import LISTING, changed_schema, names_within, subschemas
+from octavo_engine.json_schema.walk import LISTING, changed_schema, names_within, subschemas
 
 _JOINS = frozenset({"allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
 _REFERS = frozenset({"$ref", "$dynamicRef", "anyOf", "oneOf"})

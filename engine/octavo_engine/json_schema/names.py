@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.schema_walk import ANNOTATIONS
+from octavo_engine.json_schema.walk import ANNOTATIONS
 
 _NAMES = "propertyNames"
 _REST = "additionalProperties"

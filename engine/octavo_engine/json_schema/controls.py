@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from octavo_engine.schema_walk import subschemas
+from octavo_engine.json_schema.walk import subschemas
 
 _MAY_NAME_ONE = re.compile(r"\\|\x7f|:cntrl:")
 """What is in the JSON text of each schema that names a control character."""
