@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.json_schema.walk import LISTING, changed_schema, names_within, subschemas
+from octavo_engine.json_schema.walk import changed_schema, only_lists, subschemas
 
 _JOINS = frozenset({"allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
 _REFERS = frozenset({"$ref", "$dynamicRef", "anyOf", "oneOf"})
@@ -32,7 +32,4 @@ def _joins(schema: Mapping[str, Any]) -> bool:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    names = schema.get("properties")
-    if not isinstance(names, Mapping) or not names or not schema.keys() <= LISTING:
-        return schema
-    return {**schema, "additionalProperties": False} if names_within(schema.get("required", ()), names) else schema
+    return {**schema, "additionalProperties": False} if schema.get("properties") and only_lists(schema) else schema

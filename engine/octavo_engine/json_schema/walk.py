@@ -32,6 +32,12 @@ def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
                     left += value.values() if key in _BY_NAME and isinstance(value, Mapping) else [value]
 
 
+def only_lists(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema only lists properties: those that it requires are listed, and it says no more of them."""
+    names = schema.get("properties")
+    return isinstance(names, Mapping) and schema.keys() <= LISTING and names_within(schema.get("required", ()), names)
+
+
 def names_within(required: Any, names: Mapping[str, Any]) -> bool:
     """Return whether `required` is a list of names that are all in `names`."""
     return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)

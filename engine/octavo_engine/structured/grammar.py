@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -89,10 +88,7 @@ def exact_schema(schema: dict[str, Any] | str) -> ExactSchema:
     _check_length(text)
     value = _parsed(text) if isinstance(schema, str) else schema
     try:
-        if _MAY_BE_INEXACT.search(text):
-            named = changed_schema(value, partial(without_property_names, root=value))
-            value = changed_schema(changed_schema(named, with_joined_counts), _exact)
-        closed = closed_schema(value)
+        closed = closed_schema(_narrowed(value) if _MAY_BE_INEXACT.search(text) else value)
         return ExactSchema(closed, json.dumps(closed))
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
@@ -105,8 +101,10 @@ def _parsed(text: str) -> Any:
         raise GrammarError(f"the schema is not valid JSON: {error}") from None
 
 
-def _exact(schema: dict[str, Any]) -> dict[str, Any]:
-    return with_exact_numbers(with_exact_format(with_counted_properties(schema)))
+def _narrowed(value: Any) -> Any:
+    """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
+    joined = changed_schema(value, lambda each: with_joined_counts(without_property_names(each, root=value)))
+    return changed_schema(joined, lambda each: with_exact_numbers(with_exact_format(with_counted_properties(each))))
 
 
 def json_options(schema: ExactSchema, *, compact: bool = False) -> dict[str, Any]:

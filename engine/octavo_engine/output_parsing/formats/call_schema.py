@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo_engine.json_schema.walk import LISTING, changed_schema, names_within
+from octavo_engine.json_schema.walk import changed_schema, only_lists
 from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
 
@@ -49,8 +49,7 @@ def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
     if tool.lark:
         raise NoFormError(f"the input of {tool.name} follows a Lark grammar, which no JSON schema can say")
     schema = {**tool.parameters, "type": "object"}
-    names = schema.get("properties", {})
-    if schema.keys() <= LISTING and isinstance(names, Mapping) and names_within(schema.get("required", ()), names):
+    if only_lists({"properties": {}, **schema}):
         schema["additionalProperties"] = False
     schema.pop("$id", None)  # its references would be looked for in the document of this name
     return _moved(schema, pointer)
