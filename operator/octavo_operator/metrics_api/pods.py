@@ -10,11 +10,12 @@ from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod, other_contro
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.pods.engine_container import running_engine
+from octavo_operator.reconcile.pods.pod_phase import ENDED_PHASES
 from octavo_operator.reconcile.pods.pod_view import condition_of
 from octavo_operator.reconcile.pods.unready import is_on_lost_node
 from octavo_operator.render.container import PORT
 
-_NOT_ENDED = "status.phase!=Failed,status.phase!=Succeeded"
+_NOT_ENDED = ",".join(f"status.phase!={phase}" for phase in ENDED_PHASES)
 """A node with a broken device refuses pods by the thousand; these stay, and would be listed every second."""
 
 

@@ -9,10 +9,10 @@ from octavo_operator.api.names import ADAPTERS_ANNOTATION
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import POD, Kind
+from octavo_operator.reconcile.pods.pod_phase import has_ended
 from octavo_operator.render.adapters import adapter_list, digest_of_list
 
 Object = Mapping[str, Any]
-_ENDED = ("Failed", "Succeeded")
 _GONE = (404, 409)
 """The API server's answers for a pod that was deleted, and for another pod of the same name."""
 
@@ -38,8 +38,7 @@ async def write_adapter_lists(
         return failures
     for pod in pods:
         metadata, text = pod["metadata"], adapter_list(service.spec, (pod.get("spec") or {}).get("volumes") or ())
-        ends = "deletionTimestamp" in metadata or (pod.get("status") or {}).get("phase") in _ENDED
-        if ends or pod.get("adapters") == digest_of_list(text):
+        if "deletionTimestamp" in metadata or has_ended(pod) or pod.get("adapters") == digest_of_list(text):
             continue
         patch = {"metadata": {"uid": metadata["uid"], "annotations": {ADAPTERS_ANNOTATION: text}}}
         try:

@@ -18,6 +18,7 @@ from octavo_operator.reconcile.pods.container_problem import (
 )
 from octavo_operator.reconcile.pods.engine_container import engine_status, running_engine
 from octavo_operator.reconcile.pods.placement import Placement, placement_of
+from octavo_operator.reconcile.pods.pod_phase import has_ended
 from octavo_operator.reconcile.pods.sidecars import has_started, sidecar_statuses
 from octavo_operator.reconcile.pods.unready import first_problem, why_unready
 from octavo_operator.reconcile.pods.unschedulable import no_scheduler, why_unschedulable
@@ -94,7 +95,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         revision=revision_of(pod),
         created=metadata.get("creationTimestamp") or "",
         ready=ready.get("status") == "True",
-        ended=metadata.get("deletionTimestamp") is not None or status.get("phase") in ("Failed", "Succeeded"),
+        ended=metadata.get("deletionTimestamp") is not None or has_ended(pod),
         phase=phase,
         waits=waits,
         problem=problem,

@@ -11,6 +11,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observation.observe import Key, Observation
+from octavo_operator.reconcile.pods.pod_phase import has_ended
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.timestamps import seconds_between
@@ -91,9 +92,7 @@ def _has_pods(observed: Observation) -> bool:
 
     A pod that was ended for good (evicted, refused by its node) stays, and another has to be made for it.
     """
-    ended = ("Failed", "Succeeded")
-    there = [pod for pod in observed.pods if (pod.get("status") or {}).get("phase") not in ended]
-    return bool(there) or POD in observed.unwatched
+    return not all(map(has_ended, observed.pods)) or POD in observed.unwatched
 
 
 def _is_acted_on(deployment: Mapping[str, Any], has_pods: bool) -> bool:
