@@ -89,15 +89,17 @@ def _gpus() -> Iterator[Result]:
 def _gpu(index: int) -> Result:
     import torch
 
-    from octavo_engine.kernels.gpu_limits import FP8_SINCE, OLDEST
+    from octavo_engine.kernels.gpu_limits import OLDEST, capability, converts_fp8
 
-    name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-    free, total = torch.cuda.mem_get_info(index)
-    text = f"{name}, capability {capability[0]}.{capability[1]}, {format_size(free)} free of {format_size(total)}"
-    if capability < OLDEST:
+    device = torch.device("cuda", index)
+    major, minor = capability(device) or (0, 0)
+    free, total = torch.cuda.mem_get_info(device)
+    memory = f"{format_size(free)} free of {format_size(total)}"
+    text = f"{torch.cuda.get_device_name(device)}, capability {major}.{minor}, {memory}"
+    if (major, minor) < OLDEST:
         advice = "the kernels need capability 8.0 (Ampere) or later: use such a GPU, or --device cpu"
         return Result(f"GPU {index}", "problem", text, advice)
-    if capability < FP8_SINCE:
+    if not converts_fp8(device):
         text += ", no products in FP8"
     if free < total * 0.9:
         advice = "another process holds memory (see nvidia-smi): end it, or lower --gpu-memory-utilization"

@@ -16,6 +16,7 @@ import torch
 
 from octavo_engine.cli import main
 from octavo_engine.commands import doctor
+from octavo_engine.kernels import gpu_limits
 from octavo_engine.kernels.cpu import build
 from octavo_engine.runner import cores
 from octavo_engine.runner.memory import device_memory
@@ -93,7 +94,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, capability: Any, free: int, state
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA H100")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    monkeypatch.setattr(gpu_limits, "capability", lambda device: capability)  # torch's own would be kept in its cache
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free << 30, 80 << 30))
     gpu = found("GPU 0")
     assert gpu.state == state and advice in gpu.advice
