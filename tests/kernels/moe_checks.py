@@ -16,6 +16,7 @@ from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
 from octavo_engine.kernels.experts.moe import (
     SOME_ROWS,
     RoutedRows,
+    Tiles,
     mixture_of_experts,
     moe_down_kernel,
     moe_gate_up_kernel,
@@ -346,175 +347,102 @@ _E4M3 = _Form("*fp8e4nv", {"scales": "*fp32"}, {"BITS": 8, "GROUP": 128})
 _INT4 = _Form("*i32", {"scales": "*fp32", "zero": "*u8"}, {"BITS": 4, "GROUP": 128, "OFFSET": 16.0})
 
 
-def _builds(
-    name: str,
-    case: Case,
-    gate_up: tuple[int, int],
-    down: tuple[int, int],
-    sass: tuple[str, ...],
-    *,
-    shared_memory: int,
-    activate: bool = True,
-    form: _Form | None = None,
-    **loops: int,
-) -> list[Build]:
-    """Both products for the case's tokens; of each at most how many registers and how much shared memory.
-
-    `loops`: of each at most how many instructions in a turn, unless the loop is unrolled whole.
-    """
-    coded = form is not None and form.constants["BITS"] > 0
-    cut = tiles_for(case.tokens * case.top_k, case.experts, coded=coded, shared_memory=shared_memory)
-    sizes = {"HIDDEN": case.hidden, "INTERMEDIATE": case.intermediate, "TILE_ROWS": cut.rows, **_SIZES}
-    bias = {"bias": "*bf16"} if case.gpt_oss else {}
-    form = form or _Form("*bf16", {}, {"BITS": 0})
-    sizes |= dict.fromkeys(_OF_CODES - form.tensors.keys()) | _NO_CODES | form.constants
-    bias |= form.tensors
-    constants: Mapping[str, Any] = sizes if case.gpt_oss else sizes | {"bias": None}
-    first, second = {**_GATE_UP, "gate_up": form.weight}, {**_DOWN, "down": form.weight}
-    activation = {"LIMIT": 7.0, "ALPHA": 1.702} if case.gpt_oss else {"LIMIT": None, "ALPHA": 1.0}
-    activation["UP_OFFSET"] = 1.0
-    return [
-        Build(
-            f"moe_gate_up_{name}",
-            moe_gate_up_kernel,
-            first | bias,
-            {"TOP_K": case.top_k, "BLOCK_OUT": cut.gate_up_columns, "ACTIVATE": activate, **activation, **constants},
-            cut.warps,
-            cut.stages,
-            *gate_up,
-            sass,
-            {"all": loops["gate_up_loop"]},
-        ),
-        Build(
-            f"moe_down_{name}",
-            moe_down_kernel,
-            second | bias,
-            {"BLOCK_OUT": cut.down_columns, **constants},
-            cut.warps,
-            cut.stages,
-            *down,
-            sass,
-            {"all": loops["down_loop"]} if "down_loop" in loops else {},
-        ),
-    ]
-
-
 _SMALL, _LARGE = ("HMMA", "LDGSTS.E.BYPASS.128"), ("HGMMA", "LDGSTS.E.BYPASS.128")
-_QWEN3_DECODE = replace(_QWEN3_30B, tokens=64), (72, 56 * 1024), (64, 32 * 1024), _SMALL
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """Both products for the tokens of a case, and what each takes at most on a Hopper."""
+
+    name: str
+    case: Case
+    gate_up: tuple[int, int, int]
+    """Registers, KiB of shared memory, and instructions in a turn of the loop."""
+    down: tuple[int, int, int | None]
+    """The same; None: the loop is unrolled whole."""
+    sass: tuple[str, ...]
+    form: _Form = _Form("*bf16", {}, {"BITS": 0})
+
+
+def _at(case: Case, tokens: int) -> Case:
+    return replace(case, tokens=tokens)
+
+
+_DECODE = _Mixture("decode", _at(_QWEN3_30B, 64), (72, 56, 104), (64, 32, None), _SMALL)
+_MIXTURES = (
+    _DECODE,
+    _Mixture("mixed", _at(_QWEN3_30B, 1024), (136, 72, 152), (136, 72, 136), _LARGE),
+    _Mixture("prefill", _at(_QWEN3_30B, 8192), (184, 144, 154), (232, 144, 152), _LARGE),
+    _Mixture("gpt_oss_decode", _at(_GPT_OSS_20B, 64), (72, 56, 104), (64, 32, 80), _SMALL),
+    _Mixture("gpt_oss_prefill", _at(_GPT_OSS_20B, 8192), (255, 144, 156), (255, 144, 160), _LARGE),
+    _Mixture("mxfp4_decode", _at(_GPT_OSS_20B, 64), (96, 24, 900), (80, 16, 470), ("HMMA",), _MXFP4),
+    _Mixture("mxfp4_prefill", _at(_GPT_OSS_20B, 8192), (255, 100, 770), (255, 100, 760), ("HGMMA",), _MXFP4),
+    _Mixture("e4m3_decode", _at(_QWEN3_30B, 64), (72, 24, 225), (72, 24, 220), ("HMMA",), _E4M3),
+    _Mixture("e4m3_prefill", _at(_QWEN3_30B, 8192), (255, 116, 365), (144, 84, 225), ("HGMMA",), _E4M3),
+    _Mixture("int4_decode", _at(_QWEN3_30B, 64), (104, 16, 275), (104, 16, 280), ("HMMA",), _INT4),
+    _Mixture("int4_prefill", _at(_QWEN3_30B, 8192), (255, 100, 480), (208, 76, 285), ("HGMMA",), _INT4),
+)
+_SUM = Build(
+    "moe_sum",
+    moe_sum_kernel,
+    {"output": "*bf16", "routed": "*bf16", "experts": "*i64"},
+    {"NUM_EXPERTS": 128, "TOP_K": 8, "HIDDEN": 2048, "BLOCK": 1024},
+    max_registers=48,
+    max_shared=0,
+    sass=("LDG.E.128",),
+)
 
 
 def builds_for(shared_memory: int) -> list[Build]:
     """The kernels as they are launched where one program may have so much shared memory; limits are Hopper's."""
-    builds = partial(_builds, shared_memory=shared_memory)
-    return [
-        *builds("decode", *_QWEN3_DECODE, gate_up_loop=104),
-        builds("for_adapters_decode", *_QWEN3_DECODE, activate=False, gate_up_loop=104)[0],
-        *builds(
-            "mixed",
-            replace(_QWEN3_30B, tokens=1024),
-            (136, 72 * 1024),
-            (136, 72 * 1024),
-            _LARGE,
-            gate_up_loop=152,
-            down_loop=136,
-        ),
-        *builds(
-            "prefill",
-            replace(_QWEN3_30B, tokens=8192),
-            (184, 144 * 1024),
-            (232, 144 * 1024),
-            _LARGE,
-            gate_up_loop=154,
-            down_loop=152,
-        ),
-        *builds(
-            "gpt_oss_decode",
-            replace(_GPT_OSS_20B, tokens=64),
-            (72, 56 * 1024),
-            (64, 32 * 1024),
-            _SMALL,
-            gate_up_loop=104,
-            down_loop=80,
-        ),
-        *builds(
-            "gpt_oss_prefill",
-            replace(_GPT_OSS_20B, tokens=8192),
-            (255, 144 * 1024),
-            (255, 144 * 1024),
-            _LARGE,
-            gate_up_loop=156,
-            down_loop=160,
-        ),
-        *builds(
-            "mxfp4_decode",
-            replace(_GPT_OSS_20B, tokens=64),
-            (96, 24 * 1024),
-            (80, 16 * 1024),
-            ("HMMA",),
-            form=_MXFP4,
-            gate_up_loop=900,
-            down_loop=470,
-        ),
-        *builds(
-            "mxfp4_prefill",
-            replace(_GPT_OSS_20B, tokens=8192),
-            (255, 100 * 1024),
-            (255, 100 * 1024),
-            ("HGMMA",),
-            form=_MXFP4,
-            gate_up_loop=770,
-            down_loop=760,
-        ),
-        *builds(
-            "e4m3_decode",
-            replace(_QWEN3_30B, tokens=64),
-            (72, 24 * 1024),
-            (72, 24 * 1024),
-            ("HMMA",),
-            form=_E4M3,
-            gate_up_loop=225,
-            down_loop=220,
-        ),
-        *builds(
-            "e4m3_prefill",
-            replace(_QWEN3_30B, tokens=8192),
-            (255, 116 * 1024),
-            (144, 84 * 1024),
-            ("HGMMA",),
-            form=_E4M3,
-            gate_up_loop=365,
-            down_loop=225,
-        ),
-        *builds(
-            "int4_decode",
-            replace(_QWEN3_30B, tokens=64),
-            (104, 16 * 1024),
-            (104, 16 * 1024),
-            ("HMMA",),
-            form=_INT4,
-            gate_up_loop=275,
-            down_loop=280,
-        ),
-        *builds(
-            "int4_prefill",
-            replace(_QWEN3_30B, tokens=8192),
-            (255, 100 * 1024),
-            (208, 76 * 1024),
-            ("HGMMA",),
-            form=_INT4,
-            gate_up_loop=480,
-            down_loop=285,
-        ),
-        Build(
-            "moe_sum",
-            moe_sum_kernel,
-            {"output": "*bf16", "routed": "*bf16", "experts": "*i64"},
-            {"NUM_EXPERTS": 128, "TOP_K": 8, "HIDDEN": 2048, "BLOCK": 1024},
-            max_registers=48,
-            max_shared=0,
-            sass=("LDG.E.128",),
-        ),
-    ]
+    builds = [build(each, shared_memory) for each in _MIXTURES for build in (_gate_up_build, _down_build)]
+    return [*builds, _gate_up_build(replace(_DECODE, name="for_adapters_decode"), shared_memory, activate=False), _SUM]
+
+
+def _gate_up_build(mixture: _Mixture, shared_memory: int, *, activate: bool = True) -> Build:
+    case, tiles = mixture.case, _tiles(mixture, shared_memory)
+    limits = {"LIMIT": 7.0, "ALPHA": 1.702} if case.gpt_oss else {"LIMIT": None, "ALPHA": 1.0}
+    own = {"TOP_K": case.top_k, "BLOCK_OUT": tiles.gate_up_columns, "ACTIVATE": activate, "UP_OFFSET": 1.0, **limits}
+    tensors = {**_GATE_UP, "gate_up": mixture.form.weight}
+    return _build(f"moe_gate_up_{mixture.name}", moe_gate_up_kernel, tensors, own, mixture, tiles, mixture.gate_up)
+
+
+def _down_build(mixture: _Mixture, shared_memory: int) -> Build:
+    tiles, tensors = _tiles(mixture, shared_memory), {**_DOWN, "down": mixture.form.weight}
+    own = {"BLOCK_OUT": tiles.down_columns}
+    return _build(f"moe_down_{mixture.name}", moe_down_kernel, tensors, own, mixture, tiles, mixture.down)
+
+
+def _tiles(mixture: _Mixture, shared_memory: int) -> Tiles:
+    case, coded = mixture.case, mixture.form.constants["BITS"] > 0
+    return tiles_for(case.tokens * case.top_k, case.experts, coded=coded, shared_memory=shared_memory)
+
+
+def _build(
+    name: str,
+    kernel: Any,
+    tensors: Mapping[str, str],
+    constants: Mapping[str, Any],
+    mixture: _Mixture,
+    tiles: Tiles,
+    most: tuple[int, int, int | None],
+) -> Build:
+    """One product's build. `tensors` and `constants` are those that only this product has; `most` as in `_Mixture`."""
+    case, form, (registers, shared, instructions) = mixture.case, mixture.form, most
+    sizes = {"HIDDEN": case.hidden, "INTERMEDIATE": case.intermediate, "TILE_ROWS": tiles.rows, **_SIZES}
+    codes = dict.fromkeys(_OF_CODES - form.tensors.keys()) | _NO_CODES | form.constants
+    return Build(
+        name,
+        kernel,
+        {**tensors, **({"bias": "*bf16"} if case.gpt_oss else {}), **form.tensors},
+        {**constants, **sizes, **codes, **({} if case.gpt_oss else {"bias": None})},
+        tiles.warps,
+        tiles.stages,
+        registers,
+        shared << 10,
+        mixture.sass,
+        {} if instructions is None else {"all": instructions},
+    )
 
 
 BUILDS = builds_for(HOPPER_SHARED_MEMORY)
