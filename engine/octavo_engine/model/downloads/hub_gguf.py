@@ -79,7 +79,7 @@ def _fetch_header(repository: str, commit: str, part: str, size: int, header: Pa
         store_header(_pieces(repository, commit, part), size, header, part)
     except ModelLoadError:
         raise
-    except Exception as error:  # as above
+    except Exception as error:  # whatever the library raises becomes one sentence
         raise ModelLoadError(explain(repository, commit, error)) from error
 
 

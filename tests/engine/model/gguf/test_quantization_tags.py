@@ -20,7 +20,7 @@ FILES = [
     "Qwen3-8B-imatrix.gguf",
     "mtp-Qwen3-8B-Q8_0.gguf",
     "../../Qwen3-8B-Q3_K_M.gguf",
-    "/root/Qwen3-8B-Q5_K_M.gguf",
+    "/etc/Qwen3-8B-Q5_K_M.gguf",
 ]
 
 
