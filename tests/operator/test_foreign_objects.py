@@ -222,7 +222,7 @@ async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_
 def test_the_conditions_name_them() -> None:
     problems = (foreign_slice(slice_to("10.9.9.9"), ()), *released_pods([{"name": "good-r1-x", "labels": {}}], "good"))
     observed = Observation({}, deployment(ready=1), (pod(container=SERVING),))
-    observed = replace(observed, outside=tuple(each for each in problems if each))
+    observed = replace(observed, foreign_problems=tuple(each for each in problems if each))
     status = summarize(service(), observed, IMAGE, Result(), NOW)
     ready, degraded = (condition(status, kind) for kind in (ConditionType.READY, ConditionType.DEGRADED))
     assert (ready.status, ready.reason, degraded.reason) == ("True", *(Reason.FOREIGN_ENDPOINTS,) * 2)

@@ -226,13 +226,17 @@ class Passes:
         """How many slices and pods of others each pass knew."""
 
     def reconciler(self, cluster: Any, sources: Sources, *_: Any, **more: Any) -> Passes:
-        self.indexes, self.unwatched, self.outside = sources.indexes, sources.unwatched, sources.outside
+        self.indexes, self.unwatched, self.foreign_problems = (
+            sources.indexes,
+            sources.unwatched,
+            sources.foreign_problems,
+        )
         return self
 
     async def reconcile(self, key: Key) -> float:
         kinds = [plural for plural, index in self.indexes.items() if list(index.get(key, ()))]
         self.seen.append((key, bool(self.indexes), frozenset(kinds)))
-        self.foreign_objects.append(len(self.outside.get(key, ())))
+        self.foreign_objects.append(len(self.foreign_problems.get(key, ())))
         return 0.001
 
 

@@ -236,7 +236,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         unanswered=loading.unanswered,
         scaling=scaler.reports if scaler else {},
         unwatched=process.namespaces.unwatched,
-        outside=foreign.found,
+        foreign_problems=foreign.found,
     )
     clock, node_wait = cluster.server.clock.now, process.options.node_wait
     reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait, unobserved=process.unobserved)

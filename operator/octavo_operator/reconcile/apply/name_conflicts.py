@@ -60,11 +60,11 @@ def _is_child(owner: Mapping[str, Any], service: str) -> bool:
     return kind in (*CHILDREN, *OPTIONAL) and owner["name"] in child_names(kind, service)
 
 
-class InTheWayError(ApiError):
-    """An object of the child's name is being deleted. The operator found this; it is reported if it lasts."""
+class StillTerminatingError(ApiError):
+    """An object of the child's name is terminating. The operator found this; it is reported if it lasts."""
 
     def __init__(self, identity: Identity, what: str) -> None:
-        super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
+        super().__init__(409, "Terminating", f"{identity[0]} {identity[1]} {what}")
 
 
 def is_ours(live: Mapping[str, Any], service: LLMService, digest: str, applied_uid: str) -> bool:
@@ -78,7 +78,7 @@ def is_ours(live: Mapping[str, Any], service: LLMService, digest: str, applied_u
 def refuse_name_conflict(
     identity: Identity, live: Mapping[str, Any], service: LLMService, digest: str, applied_uid: str
 ) -> None:
-    """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go.
+    """Raise NameTakenError or StillTerminatingError where `live` is not to be written: it is another's, or about to go.
 
     `digest` and `applied_uid`: as in `is_ours`.
     """
@@ -87,7 +87,7 @@ def refuse_name_conflict(
         raise NameTakenError(identity, live, service.name)
     if not ours and not is_terminating(live):
         what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
-        raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
+        raise StillTerminatingError(identity, what + "garbage collector has deleted it, usually within seconds")
     if is_terminating(live):
         held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
         since = metadata["deletionTimestamp"]
@@ -99,4 +99,4 @@ def refuse_name_conflict(
             help_ = (
                 "Kubernetes waits until what belongs to it has ended, such as its pods, and then removes the finalizer"
             )
-        raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
+        raise StillTerminatingError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)

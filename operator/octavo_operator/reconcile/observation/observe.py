@@ -51,7 +51,7 @@ class Observation:
     """The addresses to which its Service sends requests, as `trimmed` EndpointSlices; None: not watched."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
     """The kinds that may not be read, each with a sentence."""
-    outside: Sequence[Problem] = ()
+    foreign_problems: Sequence[Problem] = ()
     """The problems with objects that act for it without being part of it (`foreign_objects`)."""
     unobserved_since: str = ""
     """Since when no controller acts on its Deployment (RFC 3339); empty: one does."""

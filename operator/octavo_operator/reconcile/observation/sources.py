@@ -33,7 +33,7 @@ class Sources:
     """For each LLMService that the operator itself scales, the object in the place of a HorizontalPodAutoscaler."""
     unwatched: Callable[[str], Mapping[Kind, str]] = _all_watched
     """Returns the kinds that may not be read in a namespace, each with a sentence that says why."""
-    outside: Mapping[Key, Sequence[Problem]] = field(default_factory=dict)
+    foreign_problems: Mapping[Key, Sequence[Problem]] = field(default_factory=dict)
     """The problems with what acts for an LLMService without being part of it."""
 
     def observe(self, key: Key) -> Observation:
@@ -43,5 +43,5 @@ class Sources:
             reports=self.load_reports,
             adapter_reports=self.adapter_reports,
             unanswered=self.unanswered,
-            outside=self.outside.get(key, ()),
+            foreign_problems=self.foreign_problems.get(key, ()),
         )

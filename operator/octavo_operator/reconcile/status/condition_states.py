@@ -120,7 +120,7 @@ def _degraded(facts: Facts) -> ConditionState:
     conflicts = (each for each in result.conflicts if not facts.unrouted or each.message not in facts.unrouted.message)
     kinds = (  # the worst first: it gives the reason
         *(result.problem, result.unserved, facts.unrouted, facts.pod_problem, result.refused, *unwatched),
-        *(*conflicts, facts.changed_by_admission, adapters, *facts.outside),
+        *(*conflicts, facts.changed_by_admission, adapters, *facts.other_problems),
     )
     found = list(dict.fromkeys(filter(None, kinds)))
     sentences = [each.message for each in found]

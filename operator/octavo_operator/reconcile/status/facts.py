@@ -74,7 +74,7 @@ class Facts:
     lost_claim: Problem | None = None
     failing: Problem | None = None
     """The problem that pods of the newest revision end for good, again and again."""
-    outside: Sequence[Problem] = ()
+    other_problems: Sequence[Problem] = ()
     """Problems with objects that do not keep a pod from serving, such as others' EndpointSlices."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
     pods_known: bool = True
@@ -192,7 +192,7 @@ class Facts:
     @property
     def misled(self) -> Problem | None:
         """Return the problem that a part of the requests goes elsewhere; None: there is none."""
-        return next((each for each in self.outside if each.reason == Reason.FOREIGN_ENDPOINTS), None)
+        return next((each for each in self.other_problems if each.reason == Reason.FOREIGN_ENDPOINTS), None)
 
     @property
     def unrouted(self) -> Problem | None:

@@ -101,7 +101,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         same_template=bool(deployment) and deployment.get("template") == observed.observed_template,
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),
-        outside=_beside(service, deployment, observed, result, now),
+        other_problems=_beside(service, deployment, observed, result, now),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -118,7 +118,7 @@ def _beside(
 ) -> Sequence[Problem]:
     """Return the problems that keep no pod from serving."""
     removed, claims = _removed_fields(service, deployment, result), _stuck_claims(observed)
-    return *removed, *claims, *stuck_terminating(observed.pods, now), *observed.outside
+    return *removed, *claims, *stuck_terminating(observed.pods, now), *observed.foreign_problems
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:
