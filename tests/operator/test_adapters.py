@@ -223,15 +223,15 @@ class Engine:
         watch = AdapterWatch(indexes, self.queue, runner.addresses[0][1], lambda: self.now)
         async with aiohttp.ClientSession() as session:
 
-            async def look() -> tuple[AdapterWatch, int]:
-                """One look, and how many LLMServices it has queued."""
+            async def polled() -> tuple[AdapterWatch, int]:
+                """One poll, and how many LLMServices it has queued."""
                 indexes["pods"][KEY] = self.pods()
-                await watch.look(session)
+                await watch.poll_once(session)
                 queued = len(self.queue)
                 self.queue.clear()
                 return watch, queued
 
-            yield look
+            yield polled
         await runner.cleanup()
 
 
@@ -240,44 +240,44 @@ ADAPTERS = {"adapters": [{"name": "sql"}]}
 
 async def test_a_pod_is_asked_and_its_news_queue_its_service() -> None:
     engine = Engine()
-    async with engine.watched(ADAPTERS) as look:
-        watch, queued = await look()
+    async with engine.watched(ADAPTERS) as polled:
+        watch, queued = await polled()
         assert (watch.reports["u1"].adapters[0].state, queued) == ("Loading", 1)
-        assert (await look())[1] == 0
+        assert (await polled())[1] == 0
         engine.adapters[0]["state"] = "Loaded"
-        assert (await look())[1] == 1
+        assert (await polled())[1] == 1
         engine.restarts = 1
         engine.adapters = "not to be read"
-        watch, queued = await look()
+        watch, queued = await polled()
         assert (watch.reports, queued) == ({}, 1)
 
 
 async def test_a_report_that_comes_in_many_pieces_is_read_whole() -> None:
     engine = Engine()
     engine.adapters = [{"name": f"a{n}", "state": "Failed", "message": "x" * 500} for n in range(500)]
-    async with engine.watched(ADAPTERS) as look:
-        watch, queued = await look()
+    async with engine.watched(ADAPTERS) as polled:
+        watch, queued = await polled()
     assert (len(watch.reports["u1"].adapters), queued) == (500, 1)
 
 
 async def test_a_pod_that_has_no_news_is_asked_more_rarely() -> None:
     engine = Engine()
-    async with engine.watched(ADAPTERS) as look:
-        await look()
+    async with engine.watched(ADAPTERS) as polled:
+        await polled()
         engine.now = CALM_AFTER_SECONDS + 1
-        await look()
+        await polled()
         assert engine.asked == 2
-        await look()
+        await polled()
         engine.now += CALM_INTERVAL_SECONDS - 1
-        await look()
+        await polled()
         assert engine.asked == 2
         engine.now += 1
-        await look()
+        await polled()
         assert engine.asked == 3
 
 
 async def test_pods_of_services_without_adapters_are_not_asked() -> None:
     engine = Engine()
-    async with engine.watched({}) as look:
-        await look()
+    async with engine.watched({}) as polled:
+        await polled()
     assert engine.asked == 0

@@ -59,9 +59,9 @@ class World:
             raise NoAnswerError("no pod tells")
         return Load(self.waiting, self.running)
 
-    async def look(self) -> tuple[str, str, str]:
+    async def scale_once(self) -> tuple[str, str, str]:
         """ScalingActive after one look of the scaler."""
-        await self.scaler.look(cast(Collector, self))
+        await self.scaler.scale_all(cast(Collector, self))
         children = {
             ("Deployment", "good"): self.deployment,
             ("HorizontalPodAutoscaler", "good"): self.scaler.reports[KEY],
@@ -71,7 +71,7 @@ class World:
 
 async def test_a_queue_of_seven_times_its_target_gets_seven_replicas_at_once() -> None:
     world = World()
-    holds, reason, message = await world.look()
+    holds, reason, message = await world.scale_once()
     assert world.deployment["spec"]["replicas"] == 7
     assert (holds, reason) == ("True", "ValidMetricFound")
     assert message == "at 7 (6 are still loading), as many as the load asks for"
@@ -81,21 +81,21 @@ async def test_a_queue_of_seven_times_its_target_gets_seven_replicas_at_once() -
 async def test_without_a_load_it_holds_and_says_why() -> None:
     world = World()
     world.waiting = None
-    assert await world.look() == (
+    assert await world.scale_once() == (
         "False",
         "FailedGetExternalMetric",
         "held at 1: the load is not known: no pod tells",
     )
     world.waiting, world.refuses = 28, True
-    assert (await world.look())[1:] == ("FailedUpdateScale", "held at 1: may not scale")
+    assert (await world.scale_once())[1:] == ("FailedUpdateScale", "held at 1: may not scale")
 
 
 async def test_more_than_the_load_asks_for_is_not_called_the_least_number() -> None:
     world = World(behavior={"scaleDown": {"stabilizationWindowSeconds": 0, "policies": [ONE_A_MINUTE]}})
     world.waiting, world.running, world.deployment["spec"]["replicas"] = 0, 0, 4
-    await world.look()
+    await world.scale_once()
     world.seconds += 15
-    assert (await world.look())[
+    assert (await world.scale_once())[
         2
     ] == "at 3 (2 are still loading), and shrinks as fast as spec.autoscaling.behavior lets it"
 
@@ -104,7 +104,7 @@ async def test_a_change_that_is_refused_delays_no_later_one() -> None:
     world = World(behavior={"scaleUp": {"stabilizationWindowSeconds": 0, "policies": [ONE_A_MINUTE]}})
     found = []
     for world.refuses in (True, False, False):
-        await world.look()
+        await world.scale_once()
         found.append(world.deployment["spec"]["replicas"])
         world.seconds += 15
     assert found == [1, 2, 2]
@@ -113,19 +113,19 @@ async def test_a_change_that_is_refused_delays_no_later_one() -> None:
 async def test_a_new_leader_reports_when_the_last_one_scaled() -> None:
     world, reported = World(), "2026-01-01T11:00:00Z"
     world.waiting, world.service["status"]["autoscaling"] = 4, {"lastScaleTime": reported}
-    await world.look()
+    await world.scale_once()
     assert (world.writes, world.scaler.reports[KEY]["status"]["lastScaleTime"]) == (0, reported)
 
 
 async def test_what_others_scale_is_left_to_them() -> None:
     for source in ("KEDA", "Prometheus"):
         world = World(metricsSource=source)
-        await world.scaler.look(cast(Collector, world))
+        await world.scaler.scale_all(cast(Collector, world))
         assert world.scaler.reports == {}
     world = World()
-    await world.look()
+    await world.scale_once()
     world.service["spec"]["suspend"] = True
-    await world.scaler.look(cast(Collector, world))
+    await world.scaler.scale_all(cast(Collector, world))
     assert world.scaler.reports == {}
 
 
@@ -138,7 +138,7 @@ async def test_a_fault_at_one_service_keeps_no_other_from_being_scaled() -> None
         "deployments": {("llm", "other"): [deployment], KEY: [world.deployment]},
     }
     scaler = DirectScaler(cast(Cluster, world), indexes, world.queue)
-    await scaler.look(cast(Collector, world))
+    await scaler.scale_all(cast(Collector, world))
     assert world.deployment["spec"]["replicas"] == 7
     (found,) = scaler.reports["llm", "other"]["status"]["conditions"]
     assert scaler.reports["llm", "other"]["status"]["desiredReplicas"] == 3
@@ -150,7 +150,7 @@ async def test_schedules_begin_by_the_api_servers_clock() -> None:
     world = World(schedules=[noon])
     world.waiting, world.local = 0, NOON + 7200
     world.clock.note_date("Thu, 01 Jan 2026 12:00:00 GMT")
-    await world.look()
+    await world.scale_once()
     assert world.deployment["spec"]["replicas"] == 5
     assert world.scaler.reports[KEY]["status"]["lastScaleTime"] == "2026-01-01T12:00:00Z"
 
@@ -159,14 +159,14 @@ async def test_the_operator_backs_off_while_another_client_scales_and_reports_it
     world = World()
     for _ in range(480):  # two hours
         world.seconds += 15
-        found = await world.look()
+        found = await world.scale_once()
         world.deployment["spec"]["replicas"] = 1
     assert 3 <= world.writes <= 8
     assert found[:2] == ("False", "FieldConflict")
     assert "another client keeps changing the number of replicas (kubectl get hpa" in found[2]
     for _ in range(480):  # it was stopped
         world.seconds += 15
-        found = await world.look()
+        found = await world.scale_once()
     assert (world.deployment["spec"]["replicas"], found[0]) == (7, "True")
 
 

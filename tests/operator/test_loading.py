@@ -68,7 +68,7 @@ async def watched(answer: Any, *pods: dict[str, Any], times: int = 1) -> tuple[L
     async with listener.listening() as port, aiohttp.ClientSession() as session:
         watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: list(pods)}}, queue, port)
         for _ in range(times):
-            await watch.look(session)
+            await watch.poll_once(session)
     return watch, queue, listener
 
 
@@ -93,11 +93,11 @@ async def test_no_news_is_no_work() -> None:
     listener = Pod(PULLING)
     async with listener.listening() as port, aiohttp.ClientSession() as session:
         watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: [pod(fetch=RUNNING)]}}, queue, port)
-        await watch.look(session)
+        await watch.poll_once(session)
         worker = asyncio.create_task(queue.work(lambda key: asyncio.sleep(0)))
         while len(queue):
             await asyncio.sleep(0.01)
-        await watch.look(session)
+        await watch.poll_once(session)
         assert (listener.asked, len(queue)) == (2, 0)
         worker.cancel()
 
@@ -131,7 +131,7 @@ async def test_a_status_is_written_for_a_phase_at_once_and_for_bytes_now_and_the
         watch = LoadWatch(indexes, queue, port, lambda: now)
         for second, answer, is_told in NEWS:
             now, listener.answer = second, answer
-            await watch.look(session)
+            await watch.poll_once(session)
             assert bool(len(queue)) == is_told, (second, answer)
             assert watch.reports["u1"] == LoadReport.model_validate(answer), (
                 "a pass for another reason knows the newest"
@@ -147,7 +147,7 @@ async def test_the_bytes_of_many_pods_are_reported_together() -> None:
         reported = 0
         for second in range(0, 60, 3):
             now, listener.answer = float(second), pulling(second * 10)
-            await watch.look(session)
+            await watch.poll_once(session)
             reported += len(queue)
             queue.clear()
         assert 4 <= reported <= 7
@@ -168,7 +168,7 @@ async def test_a_pod_that_does_not_answer_is_no_news() -> None:
     queue: WorkQueue[Any] = WorkQueue()
     watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: [pod(fetch=RUNNING)]}}, queue, 1)
     async with aiohttp.ClientSession() as session:
-        await watch.look(session)
+        await watch.poll_once(session)
     assert (watch.reports, len(queue)) == ({}, 0)
 
 
@@ -192,7 +192,7 @@ async def test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers
         loaded["status"]["podIP"] = "127.0.0.2"  # nobody listens there
         told = []
         for _ in range(5):
-            await watch.look(session)
+            await watch.poll_once(session)
             told.append(len(queue))
         assert told == [0, 0, 1, 1, 1]
         assert "cannot ask pod u1 (Connect call failed" in watch.unanswered["u1"]
@@ -200,7 +200,7 @@ async def test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers
         loaded["status"]["podIP"] = "127.0.0.1"
         queue.clear()
         for _ in range(20):
-            await watch.look(session)
+            await watch.poll_once(session)
         assert (watch.unanswered, len(queue), listener.asked) == ({}, 1, 1)
     assert [report.phase for report in watch.reports.values()] == (["ready"] if answer == {"phase": "ready"} else [])
 
@@ -211,7 +211,7 @@ async def test_a_pod_that_loads_anew_is_asked_again() -> None:
         watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: [loading]}}, queue, port)
         for started in (False, True, True, False, False):
             loading["status"]["containerStatuses"][0] |= {"started": started, "ready": started}
-            await watch.look(session)
+            await watch.poll_once(session)
     assert listener.asked == 4
 
 
@@ -221,7 +221,7 @@ async def test_what_an_engine_said_that_was_ready_is_forgotten_as_it_starts_anew
     async with aiohttp.ClientSession() as session:
         for said, kept in (("ready", False), ("loading", True)):
             watch.reports["u1"] = LoadReport(phase=said)
-            await watch.look(session)
+            await watch.poll_once(session)
             assert ("u1" in watch.reports) == kept
 
 
@@ -231,11 +231,11 @@ async def test_reports_of_pods_that_have_gone_are_forgotten() -> None:
     listener = Pod(PULLING)
     async with listener.listening() as port, aiohttp.ClientSession() as session:
         watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: pods}}, queue, port)
-        await watch.look(session)
+        await watch.poll_once(session)
         assert set(watch.reports) == {"u1", "u2"}
         pods[0]["status"]["initContainerStatuses"] = [DONE]
         del pods[1]
-        await watch.look(session)
+        await watch.poll_once(session)
     assert watch.reports == {}
 
 

@@ -159,14 +159,14 @@ async def test_a_foreign_kind_that_always_fails_stops_nothing(passes: Passes) ->
 
 async def test_a_foreign_kind_whose_list_fails_for_a_later_object_is_not_watched() -> None:
     server, scope, kinds, kind = LaterObjectFails(), WatchedNamespaces(("a",)), (LLMSERVICE, *OPTIONAL), OPTIONAL[0]
-    await scope.look(server, kinds)
+    await scope.probe(server, kinds)
     scope.failing.failed(("a", kind), "as a resync finds", of_all=True)
     for _ in range(MOST_FAILURES - 1):
         assert not scope.unwatched("a")
-        await scope.look(server, kinds, everything=False)
+        await scope.probe(server, kinds, everything=False)
     assert scope.unwatched("a") == {kind: "no conversion"}
     server.later_fails = False
-    await scope.look(server, kinds, everything=False)
+    await scope.probe(server, kinds, everything=False)
     assert not scope.unwatched("a")
 
 
@@ -186,13 +186,13 @@ async def test_while_the_api_server_fails_no_kind_is_given_up_and_the_failure_is
 
     scope, kinds = WatchedNamespaces(("a",)), (LLMSERVICE, *OPTIONAL)
     for number in range(1, 2 * MOST_FAILURES):
-        await scope.look(Down(), kinds)
+        await scope.probe(Down(), kinds)
         failing = number >= MOST_FAILURES
         said = "namespace a: its llmservices cannot be listed, so their changes go unseen: try later"
         assert scope.problems == [said] * failing
         assert scope.by_namespace() == {"a": not failing}
     assert scope.groups(kinds) == {kinds: ("a",)}
-    await scope.look(ApiServer(), kinds)
+    await scope.probe(ApiServer(), kinds)
     assert (scope.problems, scope.by_namespace()) == ([], {"a": True})
 
 
@@ -283,14 +283,14 @@ async def test_most_looks_ask_only_for_llmservices_and_for_what_was_refused() ->
 
     server, scope, kinds = Counting(), WatchedNamespaces(("a", "b")), (LLMSERVICE, *CHILDREN, *OBSERVED)
     server.forbidden_kinds = {("b", POD.plural)}
-    await scope.look(server, kinds)
+    await scope.probe(server, kinds)
     assert len(asked) == 2 * len(kinds)
     asked.clear()
     server.forbidden_kinds.add(("a", POD.plural))
-    await scope.look(server, kinds, everything=False)
+    await scope.probe(server, kinds, everything=False)
     assert sorted(asked, key=str) == sorted([("a", LLMSERVICE), ("b", LLMSERVICE), ("b", POD)], key=str)
     assert list(scope.unwatched("b")) == [POD]
-    await scope.look(server, kinds)
+    await scope.probe(server, kinds)
     assert list(scope.unwatched("a")) == [POD]
 
 
@@ -308,7 +308,7 @@ async def test_kinds_are_asked_for_at_once_and_never_too_many_of_them(namespaces
             self.running -= 1
 
     server = Counting()
-    await WatchedNamespaces([f"n{each}" for each in range(namespaces)]).look(server, (LLMSERVICE, *CHILDREN))
+    await WatchedNamespaces([f"n{each}" for each in range(namespaces)]).probe(server, (LLMSERVICE, *CHILDREN))
     assert server.most == at_once
 
 
@@ -317,7 +317,7 @@ async def test_what_cannot_be_read_is_a_metric(passes: Passes) -> None:
     metrics.read_namespaces(known)
     server = server_of_two()
     server.forbidden = {"b"}
-    await known.look(server, [LLMSERVICE])
+    await known.probe(server, [LLMSERVICE])
     found = samples(metrics)
     assert found["octavo_operator_namespace_readable['a']"] == 1
     assert found["octavo_operator_namespace_readable['b']"] == 0

@@ -504,12 +504,12 @@ async def test_the_api_service_gets_each_authority_once() -> None:
     registration = Registration(registry, "octavo-system", "metrics", pem(1))
     assert "not looked" in registration.not_trusted()
     for _ in range(3):
-        assert await registration.look() == "serves external.metrics.k8s.io/v1beta1"
+        assert await registration.check() == "serves external.metrics.k8s.io/v1beta1"
     assert registry.spec is not None
     assert (registry.writes, registry.spec["caBundle"]) == (1, base64.b64encode(pem(1)).decode())
     assert registration.not_trusted() == ""
     registry.spec["caBundle"] = "overwritten"
-    await registration.look()
+    await registration.check()
     assert registry.writes == 2
 
 
@@ -521,11 +521,11 @@ async def test_the_ca_bundle_has_the_last_eight_replicas_certificates() -> None:
     registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
     replicas = [Registration(registry, "octavo-system", "metrics", pem(number)) for number in range(10)]
     for replica in replicas:
-        await replica.look()
+        await replica.check()
     assert registry.spec is not None
     assert base64.b64decode(registry.spec["caBundle"]) == b"".join(map(pem, range(2, 10)))
     for replica in replicas[2:]:
-        await replica.look()
+        await replica.check()
     assert registry.writes == 10
 
 
@@ -533,20 +533,20 @@ async def test_an_api_service_that_was_deleted_is_made_by_a_replica_that_starts_
     now = [0.0]
     registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
     before = Registration(registry, "octavo-system", "metrics", pem(1), True, lambda: now[0])
-    await before.look()
+    await before.check()
     registry.spec = None
-    assert "it is created again after 300 s" in await before.look()
+    assert "it is created again after 300 s" in await before.check()
     fresh = Registration(registry, "octavo-system", "metrics", pem(2), True, lambda: now[0])
-    assert "created APIService" in await fresh.look()
-    assert await fresh.look() == "serves external.metrics.k8s.io/v1beta1"
+    assert "created APIService" in await fresh.check()
+    assert await fresh.check() == "serves external.metrics.k8s.io/v1beta1"
     assert registry.spec is not None
     assert registry.spec["service"] == {"namespace": "octavo-system", "name": "metrics", "port": 443}
-    await before.look()
+    await before.check()
     registry.spec, now[0] = None, 300.0
-    assert "created APIService" in await before.look()
+    assert "created APIService" in await before.check()
     registry.spec = None
     asked_for_none = Registration(registry, "octavo-system", "metrics", pem(3))
-    assert "there is no APIService" in await asked_for_none.look()
+    assert "there is no APIService" in await asked_for_none.check()
     assert registry.spec is None
 
 
@@ -555,23 +555,23 @@ async def test_a_replica_that_starts_just_before_the_api_service_is_deleted_make
     registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
     registry.status = {"conditions": [{"type": "Available", "status": "False"}]}
     replica = Registration(registry, "octavo-system", "metrics", pem(1), True, lambda: now[0])
-    await replica.look()
+    await replica.check()
     registry.spec = None
-    assert "created APIService" in await replica.look()
-    await replica.look()
+    assert "created APIService" in await replica.check()
+    await replica.check()
     registry.spec, now[0] = None, 40.0  # it was not reached at all
-    assert "it is created again after 300 s" in await replica.look()
+    assert "it is created again after 300 s" in await replica.check()
 
 
 async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trusted_before_they_are_ready() -> None:
     registry = Registry(None)
     one, two = (Registration(registry, "octavo-system", "metrics", pem(number), True) for number in (1, 2))
-    await one.look()
+    await one.check()
     registry.spec = None  # as the second saw it
-    await two.look()
+    await two.check()
     assert "created APIService" in one.not_trusted()
-    await one.look()
-    await two.look()
+    await one.check()
+    await two.check()
     assert registry.spec is not None
     assert base64.b64decode(registry.spec["caBundle"]) == pem(2) + pem(1)
     assert one.not_trusted() == two.not_trusted() == ""
@@ -580,28 +580,28 @@ async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trus
 async def test_an_api_service_of_another_server_is_left_alone() -> None:
     registry = Registry({"service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"}})
     registration = Registration(registry, "octavo-system", "metrics", b"PEM")
-    assert "is served by keda/keda-operator-metrics-apiserver" in await registration.look()
+    assert "is served by keda/keda-operator-metrics-apiserver" in await registration.check()
     registry.spec = None
-    assert "there is no APIService" in await registration.look()
+    assert "there is no APIService" in await registration.check()
     registry.failure = ApiError(403, "Forbidden", "may not")
-    assert "may not" in await registration.look()
+    assert "may not" in await registration.check()
     assert registry.writes == 0
 
 
 async def test_a_registration_that_fails_for_minutes_is_reported_and_one_that_stands_still_too() -> None:
     registry, now = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}}), [0.0]
     registration = Registration(registry, "octavo-system", "metrics", b"PEM", clock=lambda: now[0])
-    await registration.look()
+    await registration.check()
     registry.failure = ApiError(403, "Forbidden", "may not")
     now[0] = FAILED_SECONDS
-    await registration.look()
+    await registration.check()
     assert registration.problem() == ""
     now[0] += 1
-    await registration.look()
+    await registration.check()
     assert registration.problem() == "for 121 s: cannot register for external.metrics.k8s.io/v1beta1: may not"
     assert registration.standstill() == ""
     registry.failure = None
-    await registration.look()
+    await registration.check()
     assert registration.problem() == ""
     now[0] += FAILED_SECONDS + 1
     assert registration.standstill() == "has not looked at its APIService for 121 s"

@@ -121,4 +121,4 @@ async def test_an_llmservice_of_another_shape_ends_no_watch() -> None:
     key: Key = ("llm", "good")
     indexes: dict[str, Index] = {LLMSERVICE.plural: {key: [odd]}, POD.plural: {}}
     async with aiohttp.ClientSession() as session:
-        await AdapterWatch(indexes, WorkQueue()).look(session)
+        await AdapterWatch(indexes, WorkQueue()).poll_once(session)

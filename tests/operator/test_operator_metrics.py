@@ -195,11 +195,11 @@ async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(mo
     kinds, scope = (LLMSERVICE, OPTIONAL[0]), process.namespaces
     watched = Watched({kind: [""] for kind in kinds}, {}, process.queue)
     listing = Resync(cluster, watched, process.heartbeat, scope.failing)
-    await scope.look(cluster, kinds)
+    await scope.probe(cluster, kinds)
     assert await listing.once(kinds) == [*kinds]
     assert operator._problems(process, None) == []  # one failure is none that lasts
     for _ in range(MOST_FAILURES - 1):
-        await scope.look(cluster, kinds, everything=False)
+        await scope.probe(cluster, kinds, everything=False)
     why = "conversion webhook for octavo.dev/v1beta1 failed"
     cannot_be_listed = f"the cluster: its llmservices cannot be listed, so their changes go unseen: {why}"
     unwatched, *rest = operator._problems(process, None)
@@ -207,7 +207,7 @@ async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(mo
     assert unwatched == f"the cluster: its {OPTIONAL[0].plural} are not watched: {why}"
     assert scope.by_namespace() == {"*": False}
     failing = False
-    await scope.look(cluster, kinds, everything=False)
+    await scope.probe(cluster, kinds, everything=False)
     assert operator._problems(process, None) == []
     assert scope.by_namespace() == {"*": True}
 

@@ -35,7 +35,7 @@ from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 15.0
+INTERVAL_SECONDS = 15.0
 """The interval of Kubernetes' own autoscaler."""
 
 
@@ -65,12 +65,12 @@ class DirectScaler:
         collector = Collector(functools.partial(list_engine_pods, self._cluster), scraper.scrape)
         try:
             while True:
-                await self.look(collector)
-                await asyncio.sleep(LOOK_SECONDS)
+                await self.scale_all(collector)
+                await asyncio.sleep(INTERVAL_SECONDS)
         finally:
             await scraper.close()
 
-    async def look(self, collector: Collector) -> None:
+    async def scale_all(self, collector: Collector) -> None:
         """Scale every LLMService that is to be scaled, once."""
         services = {key: service for key, service in self._services().items() if is_scaled_directly(service.spec)}
         for known in (self.reports, self._histories, self._others):

@@ -21,7 +21,7 @@ from octavo_operator.reconcile.pods.pod_view import condition_of
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
+INTERVAL_SECONDS = 10.0
 SOON_SECONDS = 1.0  # until it is trusted: two replicas that start together write at the same time
 FAILED_SECONDS = 120.0
 RETURN_SECONDS = 300.0
@@ -66,24 +66,24 @@ class Registration:
         """When the APIService was last there, once this replica had a chance to answer for it."""
         self._state = ""
         self._clock = clock
-        self._looked_at = self._succeeded_at = clock()
+        self._checked_at = self._succeeded_at = clock()
         self._registered = False
         self._created = False
-        """Whether the last look created the APIService."""
+        """Whether the last check created the APIService."""
 
-    async def look(self) -> str:
+    async def check(self) -> str:
         """Correct the APIService if needed; return its state as a sentence, and log the sentence when it changes."""
         try:
-            state = await self._look()
+            state = await self._check()
             self._succeeded_at = self._clock()
-            # Another replica may have created it too, at the same time: the next look tells whose authority it has.
+            # Another replica may have created it too, at the same time: the next check tells whose authority it has.
             self._registered = self._registered or not self._created
         except ApiError as error:
             state = f"cannot register for {METRICS_API}: {error.message}"
         if state != self._state:
             logger.info("%s", state)
             self._state = state
-        self._looked_at = self._clock()
+        self._checked_at = self._clock()
         return state
 
     def not_trusted(self) -> str:
@@ -100,10 +100,10 @@ class Registration:
 
     def standstill(self) -> str:
         """Return a sentence if no attempt to read the APIService was made for `FAILED_SECONDS`; empty otherwise."""
-        silent = self._clock() - self._looked_at
+        silent = self._clock() - self._checked_at
         return f"has not looked at its APIService for {silent:.0f} s" if silent > FAILED_SECONDS else ""
 
-    async def _look(self) -> str:
+    async def _check(self) -> str:
         live = await self._cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
         self._created = False
         if live is None:

@@ -15,7 +15,7 @@ from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
 from octavo_operator.metrics_api.collector import Collector
 from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy, NoAggregationError
 from octavo_operator.metrics_api.pods import list_engine_pods
-from octavo_operator.metrics_api.registration import LOOK_SECONDS, SOON_SECONDS, Registration
+from octavo_operator.metrics_api.registration import INTERVAL_SECONDS, SOON_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.cluster import Cluster
@@ -118,8 +118,8 @@ class Clients:
 
 async def _register(registration: Registration) -> None:
     while True:
-        await registration.look()
-        await asyncio.sleep(SOON_SECONDS if registration.not_trusted() else LOOK_SECONDS)
+        await registration.check()
+        await asyncio.sleep(SOON_SECONDS if registration.not_trusted() else INTERVAL_SECONDS)
 
 
 async def _renew(authority: Authority, context: ssl.SSLContext) -> None:

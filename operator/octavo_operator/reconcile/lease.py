@@ -167,17 +167,17 @@ class Lease:
             except ApiError as error:
                 if error.status != _CONFLICT:
                     raise
-                self._look(await self._api.get(LEASE, **self._metadata))
+                self._note(await self._api.get(LEASE, **self._metadata))
 
     async def _take_if_free(self) -> None:
-        self._look(await self._api.get(LEASE, **self._metadata))
+        self._note(await self._api.get(LEASE, **self._metadata))
         if self._is_free():
             await self._take()
 
     async def _renew(self) -> None:
         if await self._take():
             return
-        self._look(await self._api.get(LEASE, **self._metadata))
+        self._note(await self._api.get(LEASE, **self._metadata))
         if self._holder() not in ("", self.identity):
             self._renewed = float("-inf")
             raise LeaseLostError(f"{self._holder()} leads")
@@ -195,7 +195,7 @@ class Lease:
         self._renewed = began
         return True
 
-    def _look(self, live: dict[str, Any] | None) -> None:
+    def _note(self, live: dict[str, Any] | None) -> None:
         self._live = live
         version = live["metadata"]["resourceVersion"] if live else None
         if self._seen[0] != version:

@@ -188,7 +188,7 @@ async def _serve(process: _Process) -> None:
     optional = await present_kinds(cluster)
     others = await others_answer(cluster, options.metrics_url) or False
     kinds = (LLMSERVICE, *CHILDREN, *optional, *OBSERVED)
-    await process.namespaces.look(cluster, kinds)
+    await process.namespaces.probe(cluster, kinds)
     changes = (
         watch_kinds(cluster, optional),
         watch_answerer(cluster, options.metrics_url, others),
@@ -272,7 +272,7 @@ async def _work(process: _Process, indexed: Indexed, foreign: ForeignObjectWatch
     async def reconcile(key: Key) -> float | None:
         if key[0] not in indexed:  # it is queued again once the watches know all that belongs to it
             return None
-        await foreign.first_look(key[0])
+        await foreign.first_search(key[0])
         return await reconciler.reconcile(key)
 
     await process.leads.wait()

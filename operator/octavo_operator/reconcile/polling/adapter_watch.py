@@ -59,9 +59,9 @@ class AdapterWatch:
 
     async def run(self) -> None:
         """Poll again and again, until the task is cancelled."""
-        await poll(self.look, INTERVAL_SECONDS)
+        await poll(self.poll_once, INTERVAL_SECONDS)
 
-    async def look(self, session: aiohttp.ClientSession) -> None:
+    async def poll_once(self, session: aiohttp.ClientSession) -> None:
         """Ask each pod whose next poll is due."""
         now, seen, questions = self._clock(), set[str](), []
         for key, generation, pod in self._pods():

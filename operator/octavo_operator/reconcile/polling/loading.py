@@ -68,9 +68,9 @@ class LoadWatch:
 
     async def run(self) -> None:
         """Poll again and again, until the task is cancelled."""
-        await poll(self.look, INTERVAL_SECONDS)
+        await poll(self.poll_once, INTERVAL_SECONDS)
 
-    async def look(self, session: aiohttp.ClientSession) -> None:
+    async def poll_once(self, session: aiohttp.ClientSession) -> None:
         """Ask each pod that loads, and a few times each that has loaded, for figures that exist only then."""
         pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
         for known in (self.reports, self._written, self._tries, self.unanswered):

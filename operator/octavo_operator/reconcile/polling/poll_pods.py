@@ -30,13 +30,13 @@ class TooLongError(ValueError):
     """An answer has more bytes than are read."""
 
 
-async def poll(look: Callable[[aiohttp.ClientSession], Awaitable[None]], seconds: float) -> None:
-    """Call `look` again and again, `seconds` after it has ended, until the task is cancelled."""
+async def poll(poll_once: Callable[[aiohttp.ClientSession], Awaitable[None]], seconds: float) -> None:
+    """Call `poll_once` again and again, `seconds` after it has ended, until the task is cancelled."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         while True:
-            await look(session)
+            await poll_once(session)
             await asyncio.sleep(seconds)
 
 

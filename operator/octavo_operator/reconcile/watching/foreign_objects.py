@@ -86,43 +86,43 @@ class ForeignObjectWatch:
         self._watched = watched
         self._indexed = indexed
         self._slices = foreign_slices(wanted_managers)
-        self._looked: frozenset[str] = frozenset()
-        self._looking = asyncio.Lock()
+        self._searched: frozenset[str] = frozenset()
+        self._searching = asyncio.Lock()
 
     async def run(self) -> None:
         """Look again and again, until the task is cancelled."""
         while True:
-            async with self._looking:
-                await self._look()
+            async with self._searching:
+                await self._search()
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    async def first_look(self, namespace: str) -> None:
+    async def first_search(self, namespace: str) -> None:
         """Wait until this indexed namespace has been looked at, for FIRST_SECONDS at most.
 
         A pass that does not know what was found before the operator started would report that all is well.
         """
-        if self._has_looked(namespace):
+        if self._has_searched(namespace):
             return
         try:
-            async with asyncio.timeout(FIRST_SECONDS), self._looking:
-                if not self._has_looked(namespace):
-                    await self._look()
+            async with asyncio.timeout(FIRST_SECONDS), self._searching:
+                if not self._has_searched(namespace):
+                    await self._search()
         except TimeoutError:
             logger.warning(
                 "looking for pods, EndpointSlices and PodDisruptionBudgets of others takes too long; continuing without"
             )
-            self._looked = self._indexed.namespaces
+            self._searched = self._indexed.namespaces
 
-    def _has_looked(self, namespace: str) -> bool:
-        return not self._looked.isdisjoint(("", namespace))
+    def _has_searched(self, namespace: str) -> bool:
+        return not self._searched.isdisjoint(("", namespace))
 
-    async def _look(self) -> None:
+    async def _search(self) -> None:
         indexed = self._indexed.namespaces
         try:
             await self.find()
         except ApiError as error:
             logger.warning("cannot look for pods, EndpointSlices and PodDisruptionBudgets of others: %s", error)
-        self._looked = indexed
+        self._searched = indexed
 
     async def find(self) -> None:
         """Look once."""

@@ -66,16 +66,16 @@ class Resync:
 
         Return the kinds that could not be listed.
         """
-        behind, unlisted = await self._look(kinds)
+        behind, unlisted = await self._compare(kinds)
         if behind:
             await asyncio.sleep(SETTLE_SECONDS)
-            again, _ = await self._look(kinds)
+            again, _ = await self._compare(kinds)
             if lost := behind & again:
                 examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
                 raise WatchLostError(f"the watches missed {len(lost)} changes ({examples}); starts again")
         return unlisted
 
-    async def _look(self, kinds: Collection[Kind]) -> tuple[set[Missed], Collection[Kind]]:
+    async def _compare(self, kinds: Collection[Kind]) -> tuple[set[Missed], Collection[Kind]]:
         """Return what the watches have missed of the kinds that can be listed, and the kinds that cannot."""
         behind: set[Missed] = set()
         wanted = set(self._watched.indexes.get(LLMSERVICE.plural, {})) if LLMSERVICE in kinds else set[Key]()

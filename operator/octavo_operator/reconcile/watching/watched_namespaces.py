@@ -93,7 +93,7 @@ class WatchedNamespaces:
         readable = {each for each in self.readable if (each, LLMSERVICE) not in failing}
         return {each or "*": each in readable for each in self._namespaces}
 
-    async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
+    async def probe(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
         """Ask for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
         kind failures that last.
 
@@ -150,7 +150,7 @@ async def check_namespaces(
 ) -> None:
     """Raise NamespacesChangedError if something else can be read than when the scope was last asked."""
     before = scope.groups(kinds)
-    await scope.look(cluster, kinds, everything)
+    await scope.probe(cluster, kinds, everything)
     if scope.groups(kinds) != before:
         names = ", ".join(map(named, scope.readable))
         raise NamespacesChangedError(f"can read {names or 'nothing'}, or other kinds there than before")
