@@ -59,7 +59,7 @@ ELSEWHERE = {
     ),
     "octavo-engine compare": "tests/api/test_bench_loads.py::test_a_comparison_marks_what_is_worse",
     "octavo-engine top": "tests/api/test_top.py::test_lines_for_a_pipe",
-    "octavo-operator local": "tests/operator/test_local.py::test_the_real_engine_answers_and_leaves_nothing",
+    "octavo-operator local": "tests/operator/local/test_local.py::test_the_real_engine_answers_and_leaves_nothing",
     "make simulate": "tests/bench/test_simulation.py::test_two_settings_and_a_baseline_stand_side_by_side",
     "python -m bench.simulate": "tests/bench/test_simulation.py::test_two_settings_and_a_baseline_stand_side_by_side",
 }

@@ -21,7 +21,16 @@ from octavo_operator.reconcile.status.facts import Result
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
 from octavo_operator.reconcile.status.unobserved import UnobservedChanges, unobserved_patience
-from tests.operator.test_summarize import RUNNING, SERVING, condition, deployment, exited, pod, service, waiting
+from tests.operator.reconcile.status.test_summarize import (
+    RUNNING,
+    SERVING,
+    condition,
+    deployment,
+    exited,
+    pod,
+    service,
+    waiting,
+)
 
 LATER = "2026-01-01T00:01:00Z"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 GUARD = (CHECKOUT / "charts/octavo/templates/guard.yaml").read_text()
 ASK_FOR_NOTHING = {"autoscaling", "disruption", "monitoring", "networkPolicy", "replicas", "rollout", "suspend"}
 """Sections of the spec that name nothing of the namespace and change nothing in a pod."""

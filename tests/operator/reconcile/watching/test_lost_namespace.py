@@ -32,8 +32,8 @@ from octavo_operator.reconcile.watching.watched_namespaces import (
     watch_namespaces,
 )
 from octavo_operator.reconcile.watching.watches import WatchesHangError, WatchFailedError
-from tests.operator.test_operator_metrics import samples
-from tests.operator.test_reopening import ApiServer, Passes, body, process_of
+from tests.operator.reconcile.test_operator_metrics import samples
+from tests.operator.reconcile.watching.test_reopening import ApiServer, Passes, body, process_of
 
 A, B = ("a", "in-a"), ("b", "in-b")
 

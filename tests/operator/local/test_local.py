@@ -35,7 +35,7 @@ from tests.operator.bad_llmservices import GONE, VALID, merged
 from tests.operator.golden import SAMPLES
 from tests.processes import alive
 
-ENGINE = Path(__file__).parent / "misbehaving_engine.py"
+ENGINE = Path(__file__).parents[1] / "misbehaving_engine.py"
 
 
 def service(behaviour: str = "good", **fields: Any) -> LLMService:

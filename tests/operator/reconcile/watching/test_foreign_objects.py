@@ -25,7 +25,7 @@ from octavo_operator.reconcile.watching.released_pods import MANY, is_released, 
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watches import Indexed
 from tests.operator.bad_llmservices import merged
-from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
+from tests.operator.reconcile.status.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
 
 KEY = ("llm", "good")
 OWN = "10.0.0.1"

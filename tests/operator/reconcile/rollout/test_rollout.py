@@ -26,8 +26,8 @@ from octavo_operator.reconcile.rollout.rollout import RolloutState, revisions, r
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.render.deployment import progress_deadline, strategy
 from tests.operator.golden import deployment as golden_deployment
-from tests.operator.test_summarize import GPU, IMAGE, NO_GPU, NOW, SERVING, pod, service
-from tests.operator.test_summarize import deployment as deployment_child
+from tests.operator.reconcile.status.test_summarize import GPU, IMAGE, NO_GPU, NOW, SERVING, pod, service
+from tests.operator.reconcile.status.test_summarize import deployment as deployment_child
 
 CREATED = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:01:00Z"

@@ -25,7 +25,7 @@ from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig
 from tests.operator.api_server import CHILD, KEY, Server, reconciler
-from tests.operator.test_operator_metrics import samples
+from tests.operator.reconcile.test_operator_metrics import samples
 
 USER = 'User "system:serviceaccount:system:octavo-operator"'
 SCALER = BY_NAME["HorizontalPodAutoscaler"]

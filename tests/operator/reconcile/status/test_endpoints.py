@@ -16,7 +16,7 @@ from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.render.service import service as render_service
-from tests.operator.test_summarize import GPU, IMAGE, NOW, SERVING, condition, deployment, pod, service
+from tests.operator.reconcile.status.test_summarize import GPU, IMAGE, NOW, SERVING, condition, deployment, pod, service
 
 SERVICE = BY_NAME["Service"]
 LATER = "2026-01-01T00:01:00Z"

@@ -21,7 +21,7 @@ from octavo_operator.reconcile.pods.load_report import LoadReport, MemoryReport,
 from octavo_operator.reconcile.status.memory_fit import SHARE_ON_CPU, memory_fit, subject
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from tests.operator.bad_llmservices import GONE, VALID, merged
-from tests.operator.test_summarize import NOW, SERVING, deployment, pod
+from tests.operator.reconcile.status.test_summarize import NOW, SERVING, deployment, pod
 
 GIB = 1 << 30
 NUMBERS = {"weight_bytes": 16 * GIB, "step_bytes": GIB, "kv_bytes_per_token": 128 << 10, "total_bytes": 24 * GIB}

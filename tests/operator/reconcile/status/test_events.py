@@ -15,7 +15,16 @@ from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.rollout.rollout import rollout_state
 from octavo_operator.reconcile.status.events import Recorder, Transition, transitions
 from octavo_operator.reconcile.status.summarize import Result, summarize
-from tests.operator.test_summarize import IMAGE, NO_GPU, SERVING, deployment, exited, pod, service, summary
+from tests.operator.reconcile.status.test_summarize import (
+    IMAGE,
+    NO_GPU,
+    SERVING,
+    deployment,
+    exited,
+    pod,
+    service,
+    summary,
+)
 
 NOW = "2026-01-01T00:00:00Z"
 REGARDING = {"name": "good", "namespace": "llm", "uid": "u1"}
@@ -157,6 +166,6 @@ async def test_an_event_that_cannot_be_written_stops_nothing(
 
 
 def test_the_docs_name_the_conditions_whose_changes_are_reported() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "concepts" / "operator.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "concepts" / "operator.md").read_text()
     section = page.partition("## Events")[2].partition("##")[0]
     assert {kind for kind in ConditionType if kind in section} == set(BAD_STATUS)

@@ -28,7 +28,7 @@ from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 from tests.loopback import loopbacks
 
-DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "operator.md"
+DOCS = Path(__file__).parents[3] / "docs" / "concepts" / "operator.md"
 KEY = ("llm", "good")
 
 
