@@ -1,8 +1,8 @@
 """Every fenced block of README and docs is valid: known commands and flags, YAML, Python, JSON, a diff.
 
-Nothing is run here; tests/api/test_documented_blocks.py runs the blocks that need no more than this machine. A command
-of ours is parsed by its own parser; of other programs (`OTHERS`) only what they read from this repository is checked:
-files, values of the chart, paths of the API.
+Nothing is run here; tests/api/whole_server/test_documented_blocks.py runs the blocks that need no more than this
+machine. A command of ours is parsed by its own parser; of other programs (`OTHERS`) only what they read from this
+repository is checked: files, values of the chart, paths of the API.
 """
 
 from __future__ import annotations

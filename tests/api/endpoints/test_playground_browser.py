@@ -20,7 +20,7 @@ from tests.api.scripted_engine import READY
 from tests.api.served import Served
 from tests.browser import browser
 
-AXE = Path(__file__).parents[2] / "engine" / "playground" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = Path(__file__).parents[3] / "engine" / "playground" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = """Look:
 
 ```html

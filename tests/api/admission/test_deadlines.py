@@ -10,8 +10,8 @@ import pytest
 
 from octavo_engine.server.admission.auth import ANYONE
 from octavo_engine.server.admission.refusal import RefusedError
+from tests.api.admission.test_limits import ALICE, BOB, ManualAdmission
 from tests.api.served import PATIENCE, Served
-from tests.api.test_limits import ALICE, BOB, ManualAdmission
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 

@@ -18,7 +18,7 @@ from octavo_engine.process_setup.openmp import SPIN_COUNT
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.real_server import RealServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUESTION: list[Any] = [{"role": "user", "content": "Name the capital of France."}]
 STORY: list[Any] = [{"role": "user", "content": "Tell me a short story about a fox and a crow."}]
 GREEDY: dict[str, Any] = {"model": "smollm2", "temperature": 0}

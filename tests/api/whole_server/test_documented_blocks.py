@@ -35,8 +35,8 @@ ELSEWHERE = {
     "make setup": "tests/test_make_setup.py::test_setup_says_what_each_step_does_and_nothing_else_in_a_pipe",
     "make demo": "tests/demo/test_demo.py::test_a_newcomer_sees_an_answer_and_its_figures",
     "make serve": "tests/demo/test_demo.py::test_an_interrupted_demo_leaves_nothing",
-    "python examples/chat.py": "tests/api/test_end_to_end.py::test_an_example_works",
-    "octavo-engine serve smollm2  ": "tests/api/test_end_to_end.py::test_a_sensible_answer",
+    "python examples/chat.py": "tests/api/whole_server/test_end_to_end.py::test_an_example_works",
+    "octavo-engine serve smollm2  ": "tests/api/whole_server/test_end_to_end.py::test_a_sensible_answer",
     "GOMP_SPINCOUNT=300000 octavo-engine serve": (
         "tests/engine/test_llm.py::test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise"
     ),
@@ -52,13 +52,13 @@ ELSEWHERE = {
         "tests/engine/test_llm.py::test_answers_come_in_the_prompts_order_and_are_reported_as_they_end"
     ),
     "octavo-engine bench http://127.0.0.1:8000 --concurrency 1,2,4,8,16 --plot": (
-        "tests/api/test_bench_loads.py::test_plots_are_a_picture_and_a_page_that_stands_alone"
+        "tests/api/client/test_bench_loads.py::test_plots_are_a_picture_and_a_page_that_stands_alone"
     ),
     "octavo-engine bench http://127.0.0.1:8000 --find-saturation": (
-        "tests/api/test_bench_loads.py::test_bench_finds_the_saturation_of_a_server"
+        "tests/api/client/test_bench_loads.py::test_bench_finds_the_saturation_of_a_server"
     ),
-    "octavo-engine compare": "tests/api/test_bench_loads.py::test_a_comparison_marks_what_is_worse",
-    "octavo-engine top": "tests/api/test_top.py::test_lines_for_a_pipe",
+    "octavo-engine compare": "tests/api/client/test_bench_loads.py::test_a_comparison_marks_what_is_worse",
+    "octavo-engine top": "tests/api/client/test_top.py::test_lines_for_a_pipe",
     "octavo-operator local": "tests/operator/local/test_local.py::test_the_real_engine_answers_and_leaves_nothing",
     "make simulate": "tests/bench/test_simulation.py::test_two_settings_and_a_baseline_stand_side_by_side",
     "python -m bench.simulate": "tests/bench/test_simulation.py::test_two_settings_and_a_baseline_stand_side_by_side",

@@ -11,7 +11,7 @@ from octavo_engine.server.openai.bodies.body import Body
 from octavo_engine.server.openai.protocol import ChatCompletionBody, CompletionBody, Message
 from octavo_engine.server.openai.responses.protocol import ResponsesBody
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "openai-api.md"
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "openai-api.md"
 
 
 @pytest.mark.parametrize("body", [ChatCompletionBody, CompletionBody, Message, MessagesBody, ResponsesBody])

@@ -8,8 +8,8 @@ import pytest
 
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.text.logprobs import prompt_text_logprobs
+from tests.api.openai.test_chat import events
 from tests.api.served import Served
-from tests.api.test_chat import events
 
 
 def test_whole_answer(server: Served) -> None:
