@@ -64,7 +64,13 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_requests(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("requests").add_argument
+    group = parser.add_argument_group("requests")
+    _add_prompts(group)
+    _add_answers(group)
+
+
+def _add_prompts(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--num-prompts",
         type=whole_number_within(1, _MANY),
@@ -86,6 +92,10 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="words in a prompt (default: 128); the most, if lengths vary (default: 1024)",
     )
+
+
+def _add_answers(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--output-len",
         type=whole_number_within(1, _MANY),

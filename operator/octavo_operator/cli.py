@@ -81,6 +81,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    _services_arguments(parser)
+    _replica_arguments(parser)
+
+
+def _services_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what decides which LLMServices are managed, and what their pods get."""
     _engine_image(parser)
     _metrics_url(parser, "")
     parser.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
@@ -104,6 +110,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder of nodes that spec.cache.hostPath may name; repeatable (default: none)",
     )
+
+
+def _replica_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a replica of the operator reports, for how long it waits, and whether it leads."""
     parser.add_argument(
         "--endpoint-slice-manager",
         type=_label_value,
