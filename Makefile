@@ -38,6 +38,10 @@ QUIET := $(shell [ -t 2 ] || echo --quiet)
 
 .PHONY: setup
 setup: .venv/.installed ## create .venv with octavo-engine and octavo-operator
+ifeq ($(MAKECMDGOALS),setup) # the other targets, which call this one, go on by themselves
+	@echo "octavo: .venv is ready. Next: make demo prints a model's answer; $(BIN)/octavo-engine serve smollm2 serves it"
+	@echo "octavo: $(BIN)/octavo-engine doctor checks this machine; README.md continues from here"
+endif
 
 .PHONY: demo serve
 demo: setup ## serve a real model without a cluster and print one chat answer

@@ -70,7 +70,7 @@ def summarize(answer: Answer, endpoint: str, ready_after: float) -> None:
     """Print the most important figures."""
     rate = (answer.tokens - 1) / max(1e-9, answer.total - answer.first_token)
     say(f"ready after {ready_after:.1f} s; time to first token {answer.first_token * 1000:.0f} ms; {rate:.1f} tokens/s")
-    say(f"{answer.prompt_tokens} prompt tokens, {answer.tokens} answered, in {answer.total:.1f} s")
+    say(f"{answer.prompt_tokens} prompt tokens, {answer.tokens} answer tokens, in {answer.total:.1f} s")
     say(f"endpoint {endpoint}")
 
 
@@ -103,7 +103,7 @@ class Interruption:
 
 def run(stay: bool, port: int, interruption: Interruption) -> int:
     """Run the demo and return the exit code; with `stay` the server keeps running until Ctrl-C."""
-    say(f"runs {SAMPLE.relative_to(SAMPLE.parent.parent.parent)}: SmolLM2-135M-Instruct on this machine's CPU")
+    say(f"running {SAMPLE.relative_to(SAMPLE.parent.parent.parent)}: SmolLM2-135M-Instruct on this machine's CPU")
     (service,) = inspect(SAMPLE).services
     started = time.perf_counter()
     with run_local(service, port) as engine:
@@ -117,7 +117,7 @@ def run(stay: bool, port: int, interruption: Interruption) -> int:
 def keep_serving(engine: LocalEngine) -> int:
     """Serve until a signal arrives, then drain."""
     url = engine.endpoint.removesuffix("/v1")
-    say(f"serving; try: .venv/bin/octavo-engine chat --temperature 0.2 {url}   (Ctrl-C ends)")
+    say(f"serving; playground: {url}/; chat: .venv/bin/octavo-engine chat --temperature 0.2 {url} (Ctrl-C stops)")
     for number in SIGNALS:
         signal.signal(number, lambda *_: engine.stop())
     return engine.supervise()

@@ -34,7 +34,7 @@ SHOWN: dict[str, dict[str, str]] = {
         """api/test_internal_faults.py test_an_error_with_one_connection_does_not_end_accepting
             test_a_protocol_that_cannot_be_made_costs_one_connection api/test_strict_http.py
             test_an_error_of_the_parser_ends_its_connection_and_does_not_fill_the_log""",
-        "a step finds no memory on the device":
+        "the device runs out of memory in a step":
         """engine/test_client.py test_a_step_without_memory_is_computed_again_and_then_ends_the_engine
             engine/test_steps_without_memory.py test_a_request_without_memory_ends_alone
             test_a_moment_without_memory_costs_no_request_anything test_without_memory_for_anything_the_engine_ends
@@ -237,7 +237,7 @@ SHOWN: dict[str, dict[str, str]] = {
         """operator/test_summarize.py test_a_failed_container_says_why operator/test_rollout.py
             test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back cluster/test_llmservice_reconcile.py
             test_an_image_that_is_not_there_is_reported""",
-        "a new pod ends again and again: the model is not found (exit code 3) or does not fit (4), its flags are "
+        "a new pod keeps crashing: the model is not found (exit code 3) or does not fit (4), its flags are "
         "wrong (2), it crashes or is killed (137)":
         """operator/test_summarize.py test_phase_is_that_of_the_furthest_pod test_a_failed_container_says_why
             test_ready_is_not_taken_away_by_a_new_pod_that_fails

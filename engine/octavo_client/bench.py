@@ -120,7 +120,7 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
         type=number_within(0.1, 86_400),
         default=600.0,
         metavar="S",
-        help="seconds of silence that end a request (default: 600)",
+        help="seconds without data after which a request fails (default: 600)",
     )
 
 

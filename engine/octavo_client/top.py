@@ -126,7 +126,7 @@ def read(text: str, at: float) -> Reading:
     except (ValueError, LookupError):  # the parser looks for the end of a label beyond that of the line
         raise ClientError("/metrics is not Prometheus' text format") from None
     if _RUNNING not in values:
-        raise ClientError(f"/metrics has no {_RUNNING}; either it is no Octavo engine, or its model is not loaded yet")
+        raise ClientError(f"/metrics has no {_RUNNING}; this is not an Octavo engine, or its model is not loaded yet")
     return Reading(at, values, buckets)
 
 

@@ -62,14 +62,14 @@ def build_parser() -> argparse.ArgumentParser:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, **page_of(text, OPERATOR_EXAMPLES[name]))
 
-    _run_arguments(command("run", "watch LLMServices and keep them as they should be"))
-    _metrics_arguments(command("metrics-api", "answer autoscalers from the pods' metrics"))
+    _run_arguments(command("run", "watch LLMServices and reconcile them"))
+    _metrics_arguments(command("metrics-api", "serve the pods' load to autoscalers as external metrics"))
     _render_arguments(command("render", "print the objects of an LLMService as YAML"))
-    check = command("check", "list what the API server would refuse in LLMServices")
+    check = command("check", "validate LLMServices as the API server would")
     check.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="YAML, - for stdin; other objects are skipped"
     )
-    convert = command("convert", "print LLMServices for what vLLM, KServe or KubeAI serves")
+    convert = command("convert", "convert manifests of vLLM, KServe or KubeAI to LLMServices")
     convert.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="YAML with the objects to convert, - for stdin"
     )

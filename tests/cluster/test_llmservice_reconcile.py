@@ -80,7 +80,7 @@ def test_no_gpu_is_reported(operator: Client, namespace: Client) -> None:
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": accelerator}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
     message = condition(service, "Progressing")["message"]
-    assert "it needs 1 example.com/npu on one node, and no node that it may use has as many in total" in message
+    assert "it needs 1 example.com/npu on one node, and no node that it may use has that many in total" in message
     assert "The scheduler: 0/1 nodes are available: 1 Insufficient example.com/npu" in message
     assert condition(service, "Degraded")["status"] == "False"
 
@@ -96,7 +96,7 @@ def test_gpus_that_others_have_are_distinguished_from_gpus_that_no_node_has(
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 1}}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
     message = condition(service, "Progressing")["message"]
-    assert "it needs 1 nvidia.com/gpu on one node, and every node that has as many has them in use" in message
+    assert "it needs 1 nvidia.com/gpu on one node, and all nodes with that many have them in use" in message
 
 
 DRIVER = "gpu.example.com"

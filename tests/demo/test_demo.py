@@ -96,7 +96,7 @@ def test_a_newcomer_sees_an_answer_and_its_figures(scratch: Path) -> None:
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [("runs manifests", signal.SIGINT), ("smollm2: ", signal.SIGTERM), ("runs manifests", signal.SIGHUP)],
+    [("running manifests", signal.SIGINT), ("smollm2: ", signal.SIGTERM), ("running manifests", signal.SIGHUP)],
 )
 def test_an_interrupted_demo_leaves_nothing(moment: str, number: signal.Signals, scratch: Path) -> None:
     """While it loads, and in the middle of its answer; twice, as impatient people do."""

@@ -100,7 +100,7 @@ def _gpu(index: int) -> Result:
         advice = "the kernels need capability 8.0 (Ampere) or later: use such a GPU, or --device cpu"
         return Result(f"GPU {index}", "problem", text, advice)
     if not converts_fp8(device):
-        text += ", no products in FP8"
+        text += ", does not multiply in FP8"
     if free < total * 0.9:
         advice = "another process holds memory (see nvidia-smi): end it, or lower --gpu-memory-utilization"
         return Result(f"GPU {index}", "warning", text, advice)
@@ -118,7 +118,7 @@ def _cpu() -> Iterator[Result]:
         advice = "install gcc and libc6-dev; until then PyTorch computes, at a fraction of the speed"
         if isinstance(error, OldCPUError):
             advice = "PyTorch computes here, at a fraction of the speed of a CPU with AVX2 or NEON"
-        yield Result("CPU", "warning", f"{cores}, without kernels of our own: {error}", advice)
+        yield Result("CPU", "warning", f"{cores}, Octavo's kernels cannot be used: {error}", advice)
         return
     yield Result("CPU", "ok", f"{cores}, kernels for {library.name.split('-')[1]}")
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     config = read_engine_config(args, environ)
     if size and config.device == "cpu":
         raise ConfigurationError(
-            "--gpu-memory is a GPU's, and --device cpu plans for the memory of this machine; leave one of them out"
+            "--gpu-memory is the memory of a GPU, and --device cpu plans for this machine's memory; omit one of the two"
         )
     with percent_bar(f"pulling {config.model}") as progress:
         files = resolve_model(config.model, config.revision, progress, weights=False)
@@ -129,7 +129,7 @@ class _Needs:
         if not self.resolved(self._config.tensor_parallel_size, True).multiplies_fp8:
             return []
         others = ", ".join(name for name, gpu in COMMON_GPUS.items() if gpu.capability < FP8_SINCE)
-        return [f"without products in FP8, but with weights in FP8: {others}"]
+        return [f"keep the weights in FP8, but multiply in 16 bits: {others}"]
 
     def _resolve(self, ranks: int, fp8_products: bool) -> ResolvedConfig:
         config = replace(self._config, tensor_parallel_size=ranks)

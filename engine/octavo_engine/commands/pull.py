@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     progress = Progress(config.model)
     limit = Setting("size", "", minimum=1).parse("max-size", args.max_size) if args.max_size is not None else None
     if args.adapter and (args.check_memory or args.link is not None):
-        raise ConfigurationError("--adapter goes with neither --check-memory nor --link, which are for models")
+        raise ConfigurationError("--adapter cannot be combined with --check-memory or --link, which are for models")
     with ExitStack() as stack:
         stack.enter_context(ended_at_once())  # the next pull resumes the download
         if args.progress_port is not None:

@@ -122,8 +122,8 @@ class EngineConfig:
     target_itl_p90: float | None = setting(
         None,
         "float",
-        "target in seconds for the 90th percentile of the time between tokens; lowers a step's prefill tokens and "
-        "how many requests run at once",
+        "target in seconds for the 90th percentile of the time between tokens; if it is missed, steps get fewer "
+        "prefill tokens, and fewer requests run at once",
         minimum=0.001,
         maximum=3600,
     )
@@ -142,7 +142,7 @@ class EngineConfig:
         [],
         "str",
         "the only layers that adapters may change, by the ends of their names, such as q_proj; memory is reserved for "
-        "these alone; experts is all experts of mixtures; default: all linear layers",
+        "these alone; the name experts stands for all experts of a mixture; default: all linear layers",
         metavar="NAME",
         repeated=True,
     )
@@ -202,8 +202,8 @@ class EngineConfig:
         if self.max_num_seqs is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigurationError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
-                f"every running request needs a token in each step; raise the first to {self.max_num_seqs} or lower "
-                f"the second"
+                f"every running request needs a token in each step; raise --max-num-batched-tokens to "
+                f"{self.max_num_seqs}, or lower --max-num-seqs"
             )
         self._check_adapters()
         _ = self.speculative
@@ -214,7 +214,7 @@ class EngineConfig:
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigurationError(
                 f"--max-cpu-loras {self.max_cpu_loras} is below --max-loras {self.max_loras}: adapters on the device "
-                f"are in CPU memory, too; raise the first to {self.max_loras} or lower the second"
+                f"are in CPU memory, too; raise --max-cpu-loras to {self.max_loras}, or lower --max-loras"
             )
         names = [name for name, _ in self.adapters]
         if len(set(names)) < len(names):

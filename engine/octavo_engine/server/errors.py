@@ -162,7 +162,7 @@ def engine_dead(message: str) -> APIError:
 
 def internal_error(request_id: str) -> APIError:
     """Return an APIError 500 for a defect of the server; `request_id` is in the response and in the log."""
-    message = f"the server failed because of a defect; its log has the details under {request_id}"
+    message = f"the server failed because of a bug; its log has the details under {request_id}"
     return APIError(500, message, code="internal_error")
 
 
@@ -274,9 +274,9 @@ def answer_too_large(most: int) -> APIError:
     It is not 429 or 503, after which clients and batches would have the same answer generated again.
     """
     message = (
-        f"the answer can take more than {most} bytes, which is all that this API key may have of answers that are not "
-        "complete or not read; lower n, max_tokens or the number of logprobs, use a stream, send fewer inputs, or ask "
-        "for vectors as base64 (encoding_format)"
+        f"the answer can take more than {most} bytes, the limit for all of an API key's answers that are not complete "
+        "or not read yet; lower n, max_tokens or the number of logprobs, use a stream, send fewer inputs, or ask for "
+        "vectors as base64 (encoding_format)"
     )
     return APIError(400, message, code="answer_too_large")
 

@@ -153,7 +153,7 @@ def _parse(content: bytes) -> _SentencePiece:
             if len(pieces) > _MOST_PIECES:
                 raise ValueError(f"it has more than {_MOST_PIECES} pieces")
     except (IndexError, TypeError, struct.error, UnicodeDecodeError):
-        raise ValueError("tokenizer.model is broken: it is no file of SentencePiece") from None
+        raise ValueError("tokenizer.model is broken: it is not a file of SentencePiece") from None
     if not pieces:
         raise ValueError("tokenizer.model is broken: it has no pieces")
     return _SentencePiece(pieces, specs[2], specs[3])

@@ -1,5 +1,5 @@
 // The page: one or two columns that get the same message, and what is common to both.
-import { type ChatRequest, models, Refusal, saveKey } from "./api";
+import { type ChatRequest, models, Refusal, savedKey, saveKey } from "./api";
 import { Column } from "./column";
 import { difference } from "./difference";
 import { get } from "./element";
@@ -43,6 +43,7 @@ function say(text: string): void {
 function explain(error: unknown): void {
   if (!(error instanceof Refusal)) return say(`The engine cannot be reached: ${(error as Error).message}`);
   if (error.status === 401) get("key-form").hidden = false;
+  if (error.status === 401 && !savedKey()) return say("This engine needs an API key: enter yours above.");
   const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
   say(`${error.message}${wait}`);
 }
@@ -109,17 +110,17 @@ async function listAgain(): Promise<void> {
   const there = await models().catch(() => null);
   const gone = new Set(there ? both.map((column) => column.listModels(there)) : []);
   gone.delete("");
-  if (there && gone.size) say(`No longer loaded: ${[...gone].join(", ")}. ${there[0]?.id} is chosen instead.`);
+  if (there && gone.size) say(`No longer loaded: ${[...gone].join(", ")}. ${there[0]?.id} is selected instead.`);
 }
 
 function copy(write: (body: ChatRequest, url: string) => string): void {
   const { request } = both[0];
-  if (request === null) return say("Send a message first: the copy is of the last request.");
+  if (request === null) return say("Send a message first: this copies the last request.");
   const text = write(request, location.origin);
   get("raw").textContent = text;
-  // Without HTTPS a browser may offer no clipboard; the text stands below in any case.
+  // Without HTTPS a browser may offer no clipboard; the text is shown below in any case.
   const copied = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error("no clipboard"));
-  copied.then(() => say("Copied."), () => say("The text to copy stands below."));
+  copied.then(() => say("Copied."), () => say("The browser does not allow copying here: select the text below."));
 }
 
 function listen(): void {
@@ -141,7 +142,7 @@ function listen(): void {
   get<HTMLFormElement>("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const key = get<HTMLInputElement>("key").value.trim();
-    if (!/^[\x21-\x7e]*$/.test(key)) return say("This is no API key: a key has letters, digits and signs of ASCII alone.");
+    if (!/^[\x21-\x7e]*$/.test(key)) return say("This is not an API key: keys have only ASCII letters, digits and symbols.");
     saveKey(key);
     get<HTMLInputElement>("key").value = "";
     void listModels();

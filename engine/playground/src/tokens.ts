@@ -18,7 +18,7 @@ export function renderTokens(tokens: Token[]): Node[] {
   line.tabIndex = 0;
   line.setAttribute("role", "group");
   line.setAttribute("aria-label", "Tokens of the answer; the arrow keys choose one");
-  const said = element("p", "Point at a token to see what else could have come.", "alternatives");
+  const said = element("p", "Point at a token to see the other likely ones.", "alternatives");
   said.setAttribute("role", "status");
   let chosen = -1;
   const choose = (index: number): void => {

@@ -158,7 +158,7 @@ class TopologySpreadConstraint(SpecModel):
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
         "ScheduleAnyway", description="What to do if it cannot be met."
     )
-    label_selector: LabelSelector | None = Field(None, description="Which pods count. Default: those of this service.")
+    label_selector: LabelSelector | None = Field(None, description="Pods to spread. Default: those of this service.")
     min_domains: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Smallest number of domains.")
 
 
@@ -174,10 +174,10 @@ class ScalingRules(SpecModel):
     """The speed of scaling in one direction."""
 
     stabilization_window_seconds: Annotated[int, Field(ge=0, le=3600)] | None = Field(
-        None, description="How long to look back before acting."
+        None, description="How long a change must have been needed before it is made."
     )
     select_policy: Literal["Max", "Min", "Disabled"] | None = Field(
-        None, description="Which policy applies: that of the largest change, of the smallest, or none."
+        None, description="Max or Min: the policy that allows the largest or smallest change; Disabled: no scaling."
     )
     policies: Annotated[list[ScalingPolicy], Field(min_length=1, max_length=8)] | None = Field(
         None, description="The policies."

@@ -41,7 +41,7 @@ class Engine(SpecModel):
     )
     quantization: Literal["fp8", "int8", "int4", "awq", "gptq"] | None = Field(
         None,
-        description="Form of the weights: fp8, int8 and int4 convert them while loading. A checkpoint that is"
+        description="Quantization of the weights: fp8, int8 and int4 convert them while loading. A checkpoint that is"
         " already quantized needs no value, and accepts only the name of its own scheme.",
     )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(

@@ -23,7 +23,7 @@ FIELDS = {
     "lora-modules": "adapters",
     "lora-modules-file": "adapters",
 }
-"""Flags that a field of the spec sets, by that field's path: giving them twice would make the spec lie."""
+"""Flags that a field of the spec sets, by that field's path. In extraArgs they would override that field unnoticed."""
 
 RESERVED = frozenset({
     "host", "port", "config", "help", "metrics-port", "batch-storage", "batch-storage-size",

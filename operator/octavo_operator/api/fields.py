@@ -108,4 +108,4 @@ LabelValue = Annotated[
 AnnotationMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64), _QUALIFIED_KEYS]
 LabelMap = Annotated[dict[str, LabelValue], Field(max_length=64), _QUALIFIED_KEYS]
 FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
-"""A part of another API that is handed on as it is; the API server judges it when it is applied."""
+"""A part of another API, passed through unchanged; the API server validates it when it is applied."""

@@ -74,7 +74,7 @@ class Accelerator(SpecModel):
     ) = Field(None, description="Resource that a device plugin offers. Default: nvidia.com/gpu.")
     count: Annotated[int, Field(ge=0, le=64)] = Field(1, description="GPUs of one replica; 0 runs on CPU.")
     claims: Annotated[list[ResourceClaim], Field(min_length=1, max_length=8), ListType("name")] | None = Field(
-        None, description="Device claims instead of a counted resource."
+        None, description="ResourceClaims (dynamic resource allocation), instead of count and resourceName."
     )
 
 
@@ -113,8 +113,8 @@ class Resources(SpecModel):
             _requests_within_limits,
         ),
     )
-    requests: ResourceMap = Field(default_factory=dict, description="What the scheduler reserves, such as cpu: 4.")
-    limits: ResourceMap = Field(default_factory=dict, description="What a pod may never exceed, such as memory: 32Gi.")
+    requests: ResourceMap = Field(default_factory=dict, description="Reserved on the node, such as cpu: 4.")
+    limits: ResourceMap = Field(default_factory=dict, description="Limits of the pod, such as memory: 32Gi.")
 
 
 _BOTH_CLAIMS = "self.type != 'PersistentVolumeClaim' || oldSelf.type != 'PersistentVolumeClaim' || "
@@ -206,18 +206,18 @@ class Rollout(SpecModel):
         description="Surge starts new pods first, InPlace stops old ones first. Auto surges, and continues in"
         " place if no GPU is free for a surge.",
     )
-    max_surge: Annotated[int, Field(ge=0, le=100)] = Field(1, description="Pods above the number of replicas.")
-    max_unavailable: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Pods that may be missing meanwhile.")
+    max_surge: Annotated[int, Field(ge=0, le=100)] = Field(1, description="Additional pods during a rollout.")
+    max_unavailable: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Missing pods during a rollout.")
     surge_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
         300, description="How long a surge pod may wait for a GPU before Auto continues in place."
     )
     drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
-        120, description="Time for running answers after a pod is asked to stop."
+        120, description="Time that running answers have to finish when a pod is stopped."
     )
     startup_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
-        1800, description="Time to load the model before a pod counts as failed."
+        1800, description="Time that a pod has to load the model before it counts as failed."
     )
-    paused: bool = Field(False, description="Holds changes back until it is false again.")
+    paused: bool = Field(False, description="Delays rollouts until it is false again.")
 
 
 class Scheduling(SpecModel):
@@ -275,7 +275,7 @@ _FIVE_SCRAPES_IN_A_WINDOW = Rule(
 
 
 class Monitoring(SpecModel):
-    """Monitors and alerts for the Prometheus Operator, where there is one."""
+    """Monitors and alerts for the Prometheus Operator, if the cluster has it."""
 
     enabled: Literal["Auto", "Always", "Never"] = Field("Auto", description="Auto: only if the cluster has its CRDs.")
     kind: Literal["ServiceMonitor", "PodMonitor"] = Field(
@@ -366,7 +366,7 @@ class LLMServiceSpec(SpecModel):
             ),
         ),
     )
-    model: Model = Field(description="What is served.")
+    model: Model = Field(description="The model to serve.")
     adapters: Annotated[list[Adapter], Field(max_length=64), ListType("name")] = Field(
         default_factory=list,
         description="LoRA adapters, served beside the model; changes need no new pods.",
@@ -376,23 +376,23 @@ class LLMServiceSpec(SpecModel):
     resources: Resources = section(Resources, "CPU and memory of one replica.")
     cache: Cache = section(Cache, "Where downloads and compiled kernels are kept.")
     replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
-        1, description="Number of pods. Exclusive with autoscaling, beside which the default has no meaning."
+        1, description="Number of pods. Set this or autoscaling; with autoscaling the default is ignored."
     )  # a default, not None: without the field, the API server answers GET …/scale with an InternalError
-    autoscaling: Autoscaling | None = Field(None, description="Autoscaling by load. Exclusive with replicas.")
+    autoscaling: Autoscaling | None = Field(None, description="Autoscaling by load. Set this or replicas.")
     rollout: Rollout = section(Rollout, "How a change reaches the pods.")
     scheduling: Scheduling = section(Scheduling, "Where the pods may run.")
     disruption: Disruption | None = Field(
         default_factory=lambda: Disruption.model_validate({}),
-        description="What voluntary disruptions may take away; null: anything.",
+        description="PodDisruptionBudget: how many pods may be evicted at a time; null: any number.",
         json_schema_extra={"default": {}, "nullable": True},
     )
     service: ServiceSettings = section(ServiceSettings, "The Service in front of the pods.")
     network_policy: NetworkPolicy | None = Field(
-        None, description="Who may reach the pods. Default: everyone whom the network lets through."
+        None, description="Clients that may connect to the pods. Default: all that can reach them."
     )
-    auth: Auth | None = Field(None, description="Who may use the API. Default: everyone who reaches it.")
-    monitoring: Monitoring = section(Monitoring, "Monitors and alerts for the Prometheus Operator, where there is one.")
+    auth: Auth | None = Field(None, description="API keys. Default: the API is open to all who can reach it.")
+    monitoring: Monitoring = section(Monitoring, "Monitors and alerts for the Prometheus Operator, if installed.")
     pod_template: PodTemplate | None = Field(
-        None, description="Merged over the rendered pod template (strategic merge); overrides all other fields."
+        None, description="Merged into the rendered pod template (strategic merge); overrides all other fields."
     )
-    suspend: bool = Field(False, description="Runs no pod but keeps the cache; overrides replicas and autoscaling.")
+    suspend: bool = Field(False, description="Stops all pods and keeps the cache; overrides replicas and autoscaling.")

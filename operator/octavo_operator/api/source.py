@@ -44,7 +44,7 @@ class HuggingFaceSource(SpecModel):
         ]
         | None
     ) = Field(None, description="Branch, tag or commit. Default: the repository's main branch.")
-    endpoint: HttpUrl | None = Field(None, description="Mirror to load from instead of the public hub.")
+    endpoint: HttpUrl | None = Field(None, description="Mirror to download from instead of the public hub.")
     token_secret_ref: SecretKeyReference | None = Field(None, description="Token for gated or private repositories.")
 
 

@@ -55,7 +55,7 @@ class Condition(StatusModel):
 class MemoryStatus(StatusModel):
     """The memory that the model takes, as one of its pods has reported."""
 
-    subject: str = Field(description="Model, type and device that the numbers are of.")
+    subject: str = Field(description="Model, dtype and device that the numbers apply to.")
     weight_bytes: int = Field(description="Bytes of the weights, on one device.")
     step_bytes: int = Field(description="Bytes that one step takes at most.")
     kv_bytes_per_token: int = Field(description="Bytes that one token of context takes.")
@@ -66,7 +66,7 @@ class ModelStatus(StatusModel):
     """The model as it is served."""
 
     name: str = Field(description="Name in the OpenAI API.")
-    resolved_revision: str | None = Field(default=None, description="Commit that the revision stood for.")
+    resolved_revision: str | None = Field(default=None, description="Commit that the revision resolved to.")
     size_bytes: int | None = Field(default=None, description="Size of the weights.")
     memory: MemoryStatus | None = Field(default=None, description="Memory that the model takes.")
 
@@ -77,7 +77,7 @@ class LoadingStatus(StatusModel):
     phase: Annotated[LoadingPhase, OpenString] = Field(
         description="Pending, Failed, Pulling, Downloading, Loading, Warmup, NotReady, Serving or Suspended."
     )
-    message: Sentence = Field(description="What it waits for; empty: nothing.")
+    message: Sentence = Field(description="What the replica waits for; empty: nothing.")
     bytes_loaded: int | None = Field(default=None, description="Bytes of the weights that are loaded.")
     bytes_total: int | None = Field(default=None, description="Bytes of the weights.")
     last_load_seconds: int | None = Field(default=None, description="How long the last load took.")
@@ -88,7 +88,7 @@ class RevisionStatus(StatusModel):
 
     current: str | None = Field(default=None, description="Revision that serves.")
     updated: str | None = Field(default=None, description="Revision that is rolled out.")
-    collision_count: int | None = Field(default=None, description="How often a name of a revision was taken.")
+    collision_count: int | None = Field(default=None, description="Collisions of revision names so far.")
 
 
 class AutoscalingStatus(StatusModel):
@@ -100,7 +100,7 @@ class AutoscalingStatus(StatusModel):
     last_scale_time: str | None = Field(
         default=None, description="When it last changed the number.", json_schema_extra={"format": "date-time"}
     )
-    message: Sentence | None = Field(default=None, description="Why it is or is not scaling, in a sentence.")
+    message: Sentence | None = Field(default=None, description="Why the service is or is not scaling, in a sentence.")
 
 
 class AdapterReplicaStatus(StatusModel):
@@ -135,13 +135,13 @@ class LLMServiceStatus(StatusModel):
     replicas: int = Field(description="Number of pods of all revisions, also for the scale subresource.")
     desired_replicas: int = Field(description="Number of pods that should run.")
     ready_replicas: int = Field(description="Pods that answer requests.")
-    available_replicas: int = Field(description="Pods that have answered long enough to count.")
+    available_replicas: int = Field(description="Pods that have been ready long enough to be available.")
     updated_replicas: int = Field(description="Pods of the newest revision.")
     selector: str = Field(description="Label selector of the pods, for the scale subresource.")
     url: str = Field(description="Base URL of the OpenAI API within the cluster.")
     engine_image: str = Field(
-        description="The operator's image at the first pass, used where spec.engine.image names none; an upgrade keeps "
-        "it."
+        description="Engine image if spec.engine.image names none: the operator's at the first reconcile, which "
+        "upgrades of the operator keep."
     )
     model: ModelStatus = Field(description="The model as it is served.")
     loading: LoadingStatus = Field(description="Progress of the pod that has progressed furthest.")

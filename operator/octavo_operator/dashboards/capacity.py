@@ -36,19 +36,19 @@ _ROOM = Section(
             "In the queue, p90",
             [Query(quantile(0.9, "octavo_request_queue_seconds", ALL, _SERVICE), _NAME)],
             "s",
-            help="Time that more replicas would take away.",
+            help="How long requests wait. More replicas shorten it.",
         ),
         Panel(
-            "Replicas, and how many the load needs",
+            "Replicas running and needed",
             [
-                Query(_REPLICAS, f"{_NAME} there"),
+                Query(_REPLICAS, f"{_NAME} running"),
                 Query(f"ceil(({_RUNNING} + {_WAITING}) / ({_AIM} * {_OF_ONE}))", f"{_NAME} needed"),
             ],
             width=12,
-            help="Needed: running and waiting requests at 80 % of a replica's slots.",
+            help="Needed: as many as serve the running and waiting requests with 80 % of their slots.",
         ),
         Panel(
-            "Requests at once, peak of the hour",
+            "Requests at once, peak of the past hour",
             [Query(f"max_over_time(({_RUNNING} + {_WAITING})[1h:15s])", _NAME)],
             width=12,
         ),
@@ -56,7 +56,7 @@ _ROOM = Section(
 )
 
 _YIELD = Section(
-    "What a replica gives",
+    "Throughput of a replica",
     [
         Panel(
             "Tokens/s of a replica",
@@ -65,10 +65,10 @@ _YIELD = Section(
         Panel(
             "Tokens/s of a replica under full load",
             [Query(f"last_over_time({BASELINE}{ALL}[1d])", _NAME)],
-            help="Recorded by the LLMService's PrometheusRule while requests wait: the last figure of the day.",
+            help="The last value of the past day. The LLMService's PrometheusRule records it while requests wait.",
         ),
         Panel(
-            "Prompt tokens not computed, thanks to the prefix cache",
+            "Prompt tokens found in the prefix cache",
             [
                 Query(
                     f"{per_second('octavo_prefix_cache_hit_tokens_total', ALL, _SERVICE)}"
@@ -79,19 +79,19 @@ _YIELD = Section(
             "percentunit",
         ),
         Panel(
-            "Work done twice, tokens/s",
+            "Tokens recomputed/s",
             [Query(per_second("octavo_recomputed_tokens_total", ALL, _SERVICE), _NAME)],
-            help="After preemptions: too many requests at once for the KV cache.",
+            help="After preemptions: more requests ran than the KV cache has room for.",
         ),
         Panel(
-            "Tokens of the day",
+            "Tokens in the past day",
             [
                 Query(f"sum by ({_SERVICE}) (increase(octavo_generation_tokens_total{ALL}[1d]))", f"{_NAME} generated"),
                 Query(f"sum by ({_SERVICE}) (increase(octavo_prompt_tokens_total{ALL}[1d]))", f"{_NAME} read"),
             ],
         ),
         Panel(
-            "Rejected because it is full",
+            "Rejected because the server is full",
             [
                 Query(
                     per_second(
@@ -108,5 +108,5 @@ _YIELD = Section(
 )
 
 CAPACITY = Dashboard(
-    "capacity", "Octavo / Capacity", "How much room is left, and what a replica gives.", [_ROOM, _YIELD], many=True
+    "capacity", "Octavo / Capacity", "Free capacity, and the throughput of a replica.", [_ROOM, _YIELD], many=True
 )

@@ -92,7 +92,7 @@ _OVER_TIME = Section(
             ],
             "reqps",
             width=24,
-            help="401 and 400 are the caller's, 429 a key's limits, 503 says that we are full, loading or draining.",
+            help="400 and 401: wrong requests; 429: a key's limits; 503: the server is full, loading or draining.",
         ),
     ],
 )

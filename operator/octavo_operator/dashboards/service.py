@@ -71,7 +71,7 @@ _THROUGHPUT = Section(
             "Prompt tokens read/s", [Query(per_second("octavo_prompt_tokens_total", ONE, "pod"), _POD)], stacked=True
         ),
         Panel(
-            "Answers ended, by how",
+            "Answers ended, by outcome",
             [Query(per_second("octavo_requests_total", ONE, "outcome"), "{{outcome}}")],
             "reqps",
             stacked=True,
@@ -101,7 +101,7 @@ _SCHEDULER = Section(
         Panel(
             "Latency targets met",
             [Query(f"octavo_latency_target_met{ONE}", _POD)],
-            help="0: --target-ttft-p90 or --target-itl-p90 cannot be held.",
+            help="0 while --target-ttft-p90 or --target-itl-p90 cannot be met.",
         ),
     ],
 )
@@ -114,7 +114,7 @@ _MEMORY = Section(
             "Slots without a token",
             [Query(f"octavo_kv_cache_waste_ratio{ONE}", _POD)],
             "percentunit",
-            help="Of the slots in use: the ends of blocks that are not full.",
+            help="Share of the used slots: the unfilled ends of blocks.",
         ),
         Panel(
             "Prompt tokens found in the prefix cache",

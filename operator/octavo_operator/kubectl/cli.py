@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="kubectl octavo",
-        description="Shows what LLMServices do, and what keeps them from serving.",
+        description="Shows the state of LLMServices, and what keeps them from serving.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _reading_commands(command)
     logs = command("logs", "print the logs of an LLMService's engines")
-    logs.add_argument("name", help="name of the LLMService")
+    logs.add_argument("name", metavar="NAME", help="name of the LLMService")
     logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
     logs.add_argument("--previous", action="store_true", help="logs of the containers before their last restart")
     lines = whole_number_within(-1, 1_000_000_000)
@@ -76,16 +76,16 @@ def _reading_commands(command: _AddCommand) -> None:
     status = command("status", "show all LLMServices, or one, with the reason if one is not ready")
     top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
     for made in (status, top):
-        made.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
+        made.add_argument("name", nargs="?", metavar="NAME", help="name of the LLMService (default: all)")
         made.add_argument("-A", "--all-namespaces", action="store_true", help="look into all namespaces")
     top.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="seconds to measure for (default: 5)")
     why = command("why", "show everything that keeps an LLMService from serving or scaling")
-    why.add_argument("name", help="name of the LLMService")
+    why.add_argument("name", metavar="NAME", help="name of the LLMService")
 
 
 def _talking_commands(command: _AddCommand) -> None:
     chat = command("chat", "talk to an LLMService, through a port that kubectl forwards")
-    chat.add_argument("name", help="name of the LLMService")
+    chat.add_argument("name", metavar="NAME", help="name of the LLMService")
     chat.add_argument(
         "--temperature", metavar="T", help="0: always the likeliest word (default: the server's, usually 1)"
     )
@@ -101,7 +101,7 @@ def _talking_commands(command: _AddCommand) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="smollm2 (the demo model), or OWNER/NAME of the Hugging Face Hub")
+    parser.add_argument("model", metavar="MODEL", help="smollm2 (the demo model), or OWNER/NAME of the Hugging Face Hub")
     parser.add_argument("--name", help="name of the LLMService (default: from the model's: qwen3-8b)")
     parser.add_argument(
         "--gpus",

@@ -87,7 +87,7 @@ def _service(service: Mapping[str, Any]) -> Iterator[Obstacle]:
     if seen < generation:
         what = "nothing of it" if not seen else f"only generation {seen} of {generation}"
         where = "kubectl get pods -A -l app.kubernetes.io/name=octavo-operator"
-        yield Obstacle(about, "NotReconciled", f"the operator has seen {what}; does it run? {where}")
+        yield Obstacle(about, "NotReconciled", f"the operator has seen {what}; check that it runs: {where}")
 
 
 def _conditions(facts: Facts) -> Iterator[Obstacle]:

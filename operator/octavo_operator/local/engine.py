@@ -75,7 +75,7 @@ class LocalEngine:
         timeout = self._probes[STARTUP].period * self._probes[STARTUP].failures
         started = time.monotonic()
         self._wait_for(STARTUP, report, started + timeout, f"; the startup timeout is {timeout} s")
-        report(f"model loaded after {time.monotonic() - started:.1f} s; waits for the readiness probe")
+        report(f"model loaded after {time.monotonic() - started:.1f} s; waiting for the readiness probe")
         self._wait_for(READINESS, report, None)
 
     def _wait_for(self, probe: str, report: Report, deadline: float | None, limit: str = "") -> None:
@@ -84,7 +84,7 @@ class LocalEngine:
             self._raise_if_ended()
             now = time.monotonic()
             if deadline is not None and now > deadline:
-                raise LocalError(f"not started within {now - began:.0f} s; raise spec.rollout.startupTimeoutSeconds", 1)
+                raise LocalError(f"not ready within {now - began:.0f} s; raise spec.rollout.startupTimeoutSeconds", 1)
             if now - last_report >= _HEARTBEAT_SECONDS and not sys.stderr.isatty():  # there the engine draws a bar
                 last_report = now
                 report(f"{self._progress()}; {now - began:.0f} s so far{limit}")

@@ -26,7 +26,7 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
     def on_signal(number: int, _: FrameType | None) -> None:
         if not running:
             raise SystemExit(128 + number)
-        report(f"{signal.Signals(number).name}: waits for running answers; again to end at once")
+        report(f"{signal.Signals(number).name}: waiting for running answers; a second signal stops at once")
         running[0].stop()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -40,7 +40,7 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
         )
     with run_local(service, port, volumes) as engine:
         running.append(engine)
-        report(f"starts the engine of {service.name} (process {engine.pid})")
+        report(f"starting the engine of {service.name} (process {engine.pid})")
         engine.wait_ready(report)
         sys.stdout.write(f"endpoint: {engine.endpoint}\n")
         sys.stdout.flush()

@@ -74,9 +74,8 @@ ALERTS = (
         "10m",
         "warning",
         "the first token takes longer than 2 s",
-        "99 of 100 requests get their first token within {{ $value | humanizeDuration }}, not within 2 s. If requests"
-        " wait, add replicas or raise autoscaling.maxReplicas; if not, prompts are long: look at prefill and the prefix"
-        " cache.",
+        "The p99 of the time to the first token is {{ $value | humanizeDuration }}; the threshold is 2 s. If requests"
+        " wait, add replicas or raise autoscaling.maxReplicas. If not, prompts are long: look at the prefix cache.",
     ),
     Alert(
         "OctavoKVCacheNearlyFull",
@@ -92,7 +91,7 @@ ALERTS = (
         f"{BASELINE}{{ME}} < 0.5 * quantile_over_time(0.5, {BASELINE}{{ME}}[1d] offset 1h)",
         "10m",
         "warning",
-        "half of the usual throughput under full load",
+        "throughput under full load is less than half of the usual",
         "Requests wait, and a replica generates {{ $value | humanize }} tokens/s, less than half of the last day's"
         " median under full load. Look at preemptions, at the length of prompts, and at the GPU's clock.",
     ),
@@ -122,7 +121,7 @@ ALERTS = (
         '{ME,reason=~"queued_requests|queued_tokens|kv_commitment|deadline"}[5m])) > 0',
         "10m",
         "warning",
-        "requests are rejected because it is full",
+        "requests are rejected because the server is full",
         "{{ $value | humanize }} requests/s are answered with 503. Add replicas, or raise engine.maxQueuedRequests if"
         " they may wait.",
     ),
@@ -132,9 +131,9 @@ ALERTS = (
         " and on (pod) sum by (pod) (increase(octavo_generation_tokens_total{ME}[5m])) == 0",
         "2m",
         "critical",
-        "requests run and no token comes",
-        "{{ $labels.pod }} has had requests running for 5 minutes without a token. Its liveness probe restarts it if"
-        " the loop stands still; if it goes on, look at its log and the device.",
+        "requests run but generate no tokens",
+        "{{ $labels.pod }} has run requests for 5 minutes without generating a token. If its scheduling loop hangs, the"
+        " liveness probe restarts it. If not, look at its log and its GPU.",
     ),
     Alert(
         "OctavoPreemptionStorm",
@@ -142,8 +141,8 @@ ALERTS = (
         "10m",
         "warning",
         "requests are preempted more often than they end",
-        "For each request that ends, {{ $value | humanize }} are preempted, mostly for memory of the KV cache. Lower"
-        " engine.maxConcurrentRequests, or add replicas.",
+        "There are {{ $value | humanize }} preemptions for each request that ends, mostly because the KV cache is full."
+        " Lower engine.maxConcurrentRequests, or add replicas.",
     ),
     Alert(
         "OctavoEngineRestarted",

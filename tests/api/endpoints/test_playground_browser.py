@@ -329,10 +329,11 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     keys.write_text("keys: [{name: one, key: sk-secret}]")
     server = start(api_key_file=keys)
     page = opened(context, server.url)
+    expect(page.get_by_role("status")).to_contain_text("This engine needs an API key")
     page.get_by_label("API key").fill("sk-wrong")
     clear_notice(page)
     page.get_by_role("button", name="Use this key").click()
-    expect(page.get_by_role("status")).not_to_be_empty()
+    expect(page.get_by_role("status")).to_contain_text("this API key is not valid")
     late: list[Route] = []
     page.route(
         "**/v1/models",
@@ -587,7 +588,7 @@ def test_a_key_that_no_header_can_hold_is_refused_by_the_page(
     page = opened(context, start(api_key_file=keys).url)
     page.get_by_label("API key").fill("schlüssel ✓")
     page.get_by_role("button", name="Use this key").click()
-    expect(page.get_by_role("status")).to_contain_text("This is no API key")
+    expect(page.get_by_role("status")).to_contain_text("This is not an API key")
 
 
 def test_adapters_that_come_and_go_while_the_page_is_open_are_listed_anew(

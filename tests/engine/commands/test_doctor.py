@@ -98,4 +98,4 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, capability: Any, free: int, state
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free << 30, 80 << 30))
     gpu = found("GPU 0")
     assert gpu.state == state and advice in gpu.advice
-    assert gpu.text.endswith(", no products in FP8") is (capability == (8, 6))
+    assert gpu.text.endswith(", does not multiply in FP8") is (capability == (8, 6))

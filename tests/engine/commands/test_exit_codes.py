@@ -127,7 +127,7 @@ def test_a_cut_or_random_gguf_is_reported(kind: str, tmp_path: Path) -> None:
 def test_what_does_not_fit_is_reported_before_loading_with_exit_code_4() -> None:
     arguments = ["smollm2", "--gpu-memory-utilization=0.9", "--kv-cache-memory=900GiB"]
     assert_fails(arguments, 4, "does not fit", "needs", "there are", "--kv-cache-memory", "(fits)")
-    with pytest.raises(DoesNotFitError, match=r"--num-kv-blocks 4.* raise the first to 63"):
+    with pytest.raises(DoesNotFitError, match=r"--num-kv-blocks 4.* raise --num-kv-blocks to 63"):
         start_engine(EngineConfig(model="smollm2", device="cpu", num_kv_blocks=4, max_model_len=1000), lambda *_: None)
 
 

@@ -239,7 +239,7 @@ def test_gpus_that_do_not_multiply_in_fp8_need_room_for_dequantized_weights(llam
     kept, multiplied = (parse_size(found[gpu][3].replace(" ", "")) for gpu in ("A100 80GB", "H100"))
     largest = 2 * 28672 * 8192 // 4  # gate and up of one rank
     assert multiplied - kept == pytest.approx(2 * (4 + 2) * largest, abs=0.11 * 2**30)  # for steps and for graphs
-    note = "without products in FP8, but with weights in FP8: A10G, A100 40GB, A100 80GB"
+    note = "keep the weights in FP8, but multiply in 16 bits: A10G, A100 40GB, A100 80GB"
     assert note in found
     assert main([*arguments, "int8"]) == 0
     found = common_gpus(capsys.readouterr().out)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
-from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.device_memory import LIMIT, DeviceMemory
 from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed
 from octavo_engine.runner.memory.plan_memory import check_swap_space, plan_memory
 from octavo_engine.sizes import parse_size
@@ -81,6 +81,11 @@ def test_advice_on_a_cpu_names_no_gpus() -> None:
     assert "GPUs" not in str(error.value)
     with pytest.raises(DoesNotFitError, match=r"more GPUs, or smaller weights \(--quantization fp8\)"):
         plan_memory(LLAMA_8B, machine, limits())
+
+
+def test_in_a_container_the_advice_is_to_raise_its_limit() -> None:
+    with pytest.raises(DoesNotFitError, match=r"1\.0 GiB of it in use already\)\. Try a limit that is \S+ GiB higher"):
+        plan_memory(LLAMA_8B, DeviceMemory(12 * GIB, 11 * GIB, LIMIT), limits(on_cpu=True))
 
 
 @pytest.mark.parametrize(("total", "free"), [(12, 12), (12, 10), (15, 15)])

@@ -544,7 +544,7 @@ def test_what_kubectl_says_is_reported_without_its_log_and_with_what_to_do(
     [
         (cli.main, ["stauts"], "kubectl octavo: there is no command stauts, did you mean status? See kubectl octavo "),
         (cli.main, ["top", "--seconds", "x"], "kubectl octavo top: argument --seconds: 'x' is not a number of seconds"),
-        (cli.main, ["why"], "kubectl octavo why: the following arguments are required: name; see kubectl octavo why "),
+        (cli.main, ["why"], "kubectl octavo why: the following arguments are required: NAME; see kubectl octavo why "),
         (
             operator_cli.main,
             ["chek", "x"],

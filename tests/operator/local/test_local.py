@@ -278,7 +278,7 @@ def test_a_signal_ends_it_after_its_drain(
     assert main(service(), 0, {}) == 0
     said = capfd.readouterr()
     assert "drained" in said.out
-    assert f"{number.name}: waits for running answers" in said.err
+    assert f"{number.name}: waiting for running answers" in said.err
 
 
 @pytest.mark.usefixtures("misbehaving", "handlers")

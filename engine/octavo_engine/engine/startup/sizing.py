@@ -167,8 +167,8 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
     spec = resolved.spec
     if config.max_model_len is not None and config.max_model_len > resolved.longest_context(config) < spec.max_position:
         raise ConfigurationError(
-            f"--max-model-len {config.max_model_len}: {spec.architecture} computes prompts in one step, and "
-            f"--max-num-batched-tokens {config.max_num_batched_tokens} are fewer; raise that, or lower the first"
+            f"--max-model-len {config.max_model_len}: {spec.architecture} computes a prompt in one step of at most "
+            f"{config.max_num_batched_tokens} tokens; raise --max-num-batched-tokens or lower --max-model-len"
         )
     if config.max_model_len is not None and config.max_model_len > spec.max_position:
         raise ConfigurationError(

@@ -229,7 +229,7 @@ def find_family(architectures: Any, path: Path, model_type: Any = None) -> Famil
         )
     nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
     is_near = _likeness(names[0], nearest)[0] >= _NEAR
-    near = f"the nearest supported is {nearest}" if is_near else f"only by its name the nearest supported is {nearest}"
+    near = f"the nearest supported is {nearest}" if is_near else f"the most similar supported name is {nearest}"
     raise ModelLoadError(f"{path}: the architecture {names[0]!r} is not supported; {near}; {listed}")
 
 

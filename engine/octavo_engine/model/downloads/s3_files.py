@@ -123,7 +123,7 @@ class ObjectFiles:
         if second == expected:
             self.etags_are_digests = True
         elif first == second and self.etags_are_digests is None:
-            log.info("the ETags of this bucket are no MD5 digests, as where it encrypts with keys of its own")
+            log.info("the ETags of this bucket are not MD5 digests, for example because it encrypts with its own keys")
             self.etags_are_digests = False
         else:
             raise ModelLoadError(f"{entry.key}: arrived damaged twice (MD5 {second} instead of {expected}); try again")

@@ -22,7 +22,7 @@ def window_field(header: Header) -> dict[str, Any]:
 def refuse_causal(header: Header) -> None:
     """Raise ModelLoadError if the header of an encoder that need not say so denies that tokens see those after them."""
     if header.fields.boolean(key := header.key("attention.causal"), False):
-        raise header.fields.wrong(key, True, "is no encoder's; convert the model again with a current llama.cpp")
+        raise header.fields.wrong(key, True, "is not an encoder's; convert the model again with a current llama.cpp")
 
 
 def layer_types(header: Header, period: int) -> dict[str, Any]:

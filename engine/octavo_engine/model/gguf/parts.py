@@ -66,7 +66,7 @@ def _check_part(part: GGUFFile, number: int, first: GGUFFile) -> None:
     ):
         if part.metadata.get(key) != expected:
             raise ModelLoadError(
-                f"{part.path}: is no part of the model in {first.path.name}: its {key} is "
+                f"{part.path}: is not a part of the model in {first.path.name}: its {key} is "
                 f"{part.metadata.get(key)!r} and should be {expected!r}; fetch it again"
             )
 
@@ -74,5 +74,5 @@ def _check_part(part: GGUFFile, number: int, first: GGUFFile) -> None:
 def _number(file: GGUFFile, key: str, default: int) -> int:
     value: Any = file.metadata.get(key, default)
     if type(value) is not int or not 0 <= value <= 1 << 20:
-        raise ModelLoadError(f"{file.path}: {key} {str(value)[:80]!r} is no number of files or tensors")
+        raise ModelLoadError(f"{file.path}: {key} {str(value)[:80]!r} is not a number of files or tensors")
     return value

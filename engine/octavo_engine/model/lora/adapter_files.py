@@ -218,7 +218,7 @@ def _split(name: str) -> tuple[str, int]:
         ".bias": "biases of adapters are not supported",
         ".base_layer.": "it is a weight of the base, which PEFT saves where embeddings or the head have adapters",
     }
-    default = "it is no lora_A or lora_B of a linear layer"
+    default = "it is not a lora_A or lora_B of a linear layer"
     reason = next((reason for part, reason in reasons.items() if part in name), default)
     raise ModelLoadError(f"tensor {name[:200]!r} cannot be used: {reason}")
 

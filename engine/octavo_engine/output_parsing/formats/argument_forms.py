@@ -107,5 +107,5 @@ def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     """Return the least and the greatest length of a text; NoFormError if the schema has no such numbers."""
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if type(least) is not int or least < 0 or not (most is None or (type(most) is int and most >= least)):
-        raise NoFormError(f"{least!r} to {most!r} are no lengths of a text")
+        raise NoFormError(f"{least!r} to {most!r} are not lengths of a text")
     return least, most

@@ -10,6 +10,9 @@ import torch
 
 from octavo_engine.runner.cgroups import cgroup_memory
 
+LIMIT = "the memory limit of this container or cgroup"
+"""The name of a container's memory, which an administrator can raise without another device."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
@@ -48,5 +51,5 @@ def host_memory() -> DeviceMemory:
     total, free = (int(meminfo[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     limited = cgroup_memory()
     if limited is not None and limited[0] < total:
-        return DeviceMemory(limited[0], min(limited[1], free), "the memory limit of this container or cgroup")
+        return DeviceMemory(limited[0], min(limited[1], free), LIMIT)
     return DeviceMemory(total, free, "this machine's memory")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from octavo_engine.runner.memory.device_memory import DeviceMemory
+from octavo_engine.runner.memory.device_memory import LIMIT, DeviceMemory
 from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed
 from octavo_engine.sizes import format_size
 
@@ -28,7 +28,7 @@ class Misfit:
         if blocks is not None and blocks * limits.block_size < length:
             return (
                 f"--num-kv-blocks {blocks} holds {blocks * limits.block_size} tokens, fewer than --max-model-len "
-                f"{length}; raise the first to {-(-length // limits.block_size)} or lower the second"
+                f"{length}; raise --num-kv-blocks to {-(-length // limits.block_size)} or lower --max-model-len"
             )
         if given is not None and given < kv:
             return (
@@ -52,7 +52,7 @@ class Misfit:
             f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one "
             f"step {format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} {reason}{swap}); there are "
             f"{format_size(max(self._budget, 0))} (--gpu-memory-utilization {limits.utilization:g} of "
-            f"{format_size(memory.total)}, {format_size(memory.total - memory.free)} of it taken by others)."
+            f"{format_size(memory.total)}, {format_size(memory.total - memory.free)} of it in use already)."
         )
 
     @property
@@ -99,7 +99,8 @@ class Misfit:
         if limits.utilization < taken / memory.total <= 0.98:
             yield f"--gpu-memory-utilization {taken / memory.total + 0.005:.2f}"
         if total > memory.free and self._left <= limits.shares(self.need).bytes(1):
-            yield f"a device with {format_size(math.ceil(taken / limits.utilization) - memory.total)} more memory"
+            more = format_size(math.ceil(taken / limits.utilization) - memory.total)
+            yield f"a limit that is {more} higher" if memory.name == LIMIT else f"a device with {more} more memory"
             if not limits.on_cpu:
                 yield "more GPUs"
             if not limits.mixture:

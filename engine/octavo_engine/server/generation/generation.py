@@ -183,7 +183,7 @@ class Generation:
         except Exception:
             log.exception("request %s: its sequence %d (%s) failed", *self._names(sequence))
             self._end(sequence, "error")
-            raise APIError(500, "the server failed because of a defect; see its log", code="internal_error") from None
+            raise APIError(500, "the server failed because of a bug; see its log", code="internal_error") from None
         if added is not None and added.finish_reason is not None:
             if self.request.max_tokens:
                 self._serving.admission.answered(sequence.num_tokens)

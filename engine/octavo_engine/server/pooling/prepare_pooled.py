@@ -69,7 +69,7 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
     body = parse(ClassifyBody, raw)
     info = model.info.classifier
     if info is None:
-        message = "this model has no classes: it is no ...ForSequenceClassification"
+        message = "this model has no classes: it is not a ...ForSequenceClassification"
         raise APIError(400, message, param="model", code="unsupported_parameter")
     _check_numbers(len(body.input), len(info.labels), "lists of probabilities")
     options = PooledOptions(

@@ -52,7 +52,7 @@ _ROWS = (
         _GAUGE,
         "octavo_requests_running",
         ("vllm:num_requests_running",),
-        "Requests that take part in steps",
+        "Requests that are being computed",
         lambda state, _: state.stats.running,
     ),
     _Row(
@@ -67,7 +67,7 @@ _ROWS = (
         _GAUGE,
         "octavo_kv_cache_usage_ratio",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-        "Share of the KV cache in use, 0 to 1; of several KV groups the fullest",
+        "Share of the KV cache in use, 0 to 1; with several KV groups, that of the fullest",
         lambda state, _: state.stats.kv_usage,
     ),
     _Row(
@@ -123,7 +123,7 @@ _ROWS = (
         _COUNTER,
         "octavo_copied_blocks",
         (),
-        "KV blocks copied because one of their sharers was about to write",
+        "KV blocks that were shared, and copied before a request wrote to them",
         lambda state, _: state.stats.copied_blocks,
     ),
     _Row(

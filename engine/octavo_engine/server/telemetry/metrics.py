@@ -142,7 +142,7 @@ class Metrics:
         self._registry.register(EngineCollector(model_name, state, waiting, vllm_names))
         self.prompt_tokens = self._count("octavo_prompt_tokens", "vllm:prompt_tokens", "Prompt tokens read")
         self.generated_tokens = self._count("octavo_generation_tokens", "vllm:generation_tokens", "Tokens generated")
-        self._outcomes = self._count_by("octavo_requests", "outcome", _OUTCOMES, "Sequences ended, by how")
+        self._outcomes = self._count_by("octavo_requests", "outcome", _OUTCOMES, "Sequences that have ended")
         self._label_alias(self._outcomes, "vllm:request_success", "finished_reason", _VLLM_OUTCOMES)
         self._rejections = self._count_by("octavo_requests_rejected", "reason", _REJECTIONS, "Requests rejected")
         self._label_alias(self._rejections, "vllm:admission_rejections", "reason", _VLLM_REJECTIONS)

@@ -62,7 +62,7 @@ def waiting_problem(pod: str, waiting: Mapping[str, Any], container: Mapping[str
         return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}")
     ended = last_exit(pod, container)
     if ended is None and why == "CrashLoopBackOff":  # its node has removed the container, and with it how it ended
-        return Problem(Reason.CRASH_LOOP, f"pod {pod} ends again and again: {message or why}")
+        return Problem(Reason.CRASH_LOOP, f"pod {pod} keeps crashing: {message or why}")
     return ended
 
 

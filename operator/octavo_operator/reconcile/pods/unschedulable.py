@@ -29,7 +29,7 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
     if condition.get("reason") == "SchedulingGated":
         gates = ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
         return Problem(Reason.SCHEDULING_GATED, f"pod {name} is held back by its scheduling gates ({gates})")
-    begin = f"pod {name} finds no node: "
+    begin = f"pod {name} cannot be scheduled: "
     if is_about_claims(message):
         return Problem(Reason.WAITING_FOR_VOLUMES, f"{begin}{advice(message)}")
     why = _no_gpu(pod, message, gpu_resource)
@@ -55,7 +55,7 @@ def _no_gpu(pod: Mapping[str, Any], message: str, gpu_resource: str) -> str | No
         names = ", ".join(str(claim["name"]) for claim in place.claims)
         return (
             f"it needs devices for its claims ({names}), and no node has them free: free some, or add a node; kubectl "
-            "get resourceslices,resourceclaims shows what there is and who has it"
+            "get resourceslices,resourceclaims shows all devices and the claims that use them"
         )
     lacks = lacking(message)
     if gpu_resource not in lacks:
@@ -68,13 +68,13 @@ def _no_gpu(pod: Mapping[str, Any], message: str, gpu_resource: str) -> str | No
 def _what_nodes_have(message: str, gpu_only: bool) -> str:
     """Describe what nodes have; `gpu_only`: they lack nothing else, so preemption is about GPUs."""
     if gpu_only and _IN_USE in message:
-        return "every node that has as many has them in use: free some, or add a node"
+        return "all nodes with that many have them in use: free some, or add a node"
     if gpu_only and _TOO_SMALL in message:
         return (
-            "no node that it may use has as many in total: add one that has, ask for what your nodes have "
-            "(spec.accelerator), or see whether their device plugin runs: kubectl describe nodes, under Allocatable"
+            "no node that it may use has that many in total: add such a node, request no more than your nodes have "
+            "(spec.accelerator), or check that their device plugin runs: kubectl describe nodes, under Allocatable"
         )
     return (
-        "no node that it may use has as many free: free some, or add a node; kubectl describe nodes shows what they "
+        "no node that it may use has that many free: free some, or add a node; kubectl describe nodes shows what they "
         "have, under Allocatable"
     )

@@ -177,7 +177,7 @@ class StatusWriter:
         since = self._unwritten.setdefault(key, began)
         if error.transient and self._clock() - since < UNWRITTEN_SECONDS:
             return
-        note = f"the status cannot be written, so that it is an old one: {advice(error.message)}"
+        note = f"the status is out of date, because it cannot be written: {advice(error.message)}"
         await self._recorder.record(metadata, [Transition("Warning", "StatusNotWritten", note)], now)
 
     def _before_admission(self, key: Key, before: Mapping[str, Any]) -> Object:

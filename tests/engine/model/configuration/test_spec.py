@@ -277,7 +277,7 @@ WRONG = {
     ),
     "far away architecture": (
         {"architectures": ["WhisperForConditionalGeneration"]},
-        "'WhisperForConditionalGeneration' is not supported; only by its name the nearest supported is ",
+        "'WhisperForConditionalGeneration' is not supported; the most similar supported name is ",
     ),
     "a class of its own": (
         {"architectures": ["MyLlamaForCausalLM"], "model_type": "llama"},

@@ -256,7 +256,7 @@ def test_what_experts_cannot_do_is_reported_by_the_flag(tmp_path: Path) -> None:
         quantized_online(spec, "fp8")
     assert spec is quantized_online(spec, None)
     check_alignment(spec, 2)
-    with pytest.raises(ConfigurationError, match=r"size 64: a rank's intermediate_size .* is no multiple of 32"):
+    with pytest.raises(ConfigurationError, match=r"size 64: a rank's intermediate_size .* is not a multiple of 32"):
         check_alignment(spec_of(tmp_path, intermediate_size=320), 64)
 
 

@@ -196,7 +196,7 @@ def test_ranks_have_complete_blocks(tmp_path: Path) -> None:
     check_alignment(spec, 2)
     few = files_of(write_gguf(reference_model(**{**SIZES, "num_attention_heads": 4}), tmp_path / "few.gguf", Kind.Q4_0))
     spec = gguf_blocks.quantized(few, read_spec(few), "gguf")
-    with pytest.raises(ConfigurationError, match=r"is no multiple of 32, .*sizes that work: 1, 2"):
+    with pytest.raises(ConfigurationError, match=r"is not a multiple of 32, .*sizes that work: 1, 2"):
         check_alignment(spec, 4)
 
 

@@ -224,7 +224,7 @@ def test_a_reranker_has_robertas_head(labels: int, tmp_path: Path) -> None:
     [
         ("BertForSequenceClassification", {}, "cls.output.weight, of a classification head, and not what"),
         ("DistilBertForSequenceClassification", {}, "cls.output.weight and cls.weight, of a classification head"),
-        ("BertModel", {"attention.causal": True}, "bert.attention.causal True is no encoder's"),
+        ("BertModel", {"attention.causal": True}, "bert.attention.causal True is not an encoder's"),
         ("RobertaForSequenceClassification", {"classifier.output_labels": ["a"]}, "does not name the 2 classes"),
         ("BertModel", {"pooling_type": 9}, "bert.pooling_type 9 is not"),
     ],

@@ -99,14 +99,14 @@ BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
     "experts": (tensors("model.layers.0.mlp.experts.3.up_proj"), ["experts cannot have adapters"]),
     "embedding": ({f"{PREFIX}model.embed_tokens.lora_embedding_A": torch.ones(4, 9)}, ["embeddings"]),
     "magnitude": ({f"{PREFIX}{Q}.lora_magnitude_vector": torch.ones(32)}, ["DoRA"]),
-    "saved": ({**tensors(), f"{PREFIX}model.norm.weight": torch.ones(16)}, ["model.norm.weight", "no lora_A"]),
+    "saved": ({**tensors(), f"{PREFIX}model.norm.weight": torch.ones(16)}, ["model.norm.weight", "not a lora_A"]),
     "twice": ({**tensors(), **tensors(f"model.language_model.{Q.removeprefix('model.')}")}, ["another module"]),
     "both names": (
         {**tensors(), f"{PREFIX}{Q}.lora_A.default.weight": torch.ones(4, 16)},
         ["lora_A.default.weight' and", "both lora_A of one module"],
     ),
     "long name": (tensors("x" * 2000), ["its name has 2031 characters"]),
-    "no part of it": ({**tensors(), "x": torch.zeros(9)}, ["tensor 'x'", "no lora_A or lora_B"]),
+    "no part of it": ({**tensors(), "x": torch.zeros(9)}, ["tensor 'x'", "not a lora_A or lora_B"]),
     "large": (tensors(rank=4000), ["[4000, 16]", "expected [4, 16]"]),
 }
 

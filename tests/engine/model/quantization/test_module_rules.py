@@ -256,7 +256,7 @@ def test_each_layer_is_checked_where_names_say_how_it_is_stored(tmp_path: Path) 
     config = {**FORMATS["gptq"][1], "group_size": 16, "dynamic": {r".*layers\.1\.": {"group_size": 256}}}
     packed, _ = save_chosen(tmp_path, config, lambda _: None)
     (packed / "model.safetensors").unlink()  # it has matrices in floating point, which would not be quantized
-    with pytest.raises(ModelLoadError, match=r"no multiple of 256"):
+    with pytest.raises(ModelLoadError, match=r"not a multiple of 256"):
         check_alignment(read_spec(ModelFiles("test", directory=packed)), 1)
 
 

@@ -173,7 +173,7 @@ def test_experts_that_are_no_complete_groups_are_refused(tmp_path: Path) -> None
     config.moe_intermediate_size, config.quantization_config = 48, FORMATS["gptq"][1]
     config.architectures = ["Qwen3MoeForCausalLM"]
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    with pytest.raises(ModelLoadError, match=r"intermediate_size \(48\) is no multiple of 64"):
+    with pytest.raises(ModelLoadError, match=r"intermediate_size \(48\) is not a multiple of 64"):
         check_alignment(read_spec(ModelFiles("test", directory=tmp_path)), 1)
 
 

@@ -67,7 +67,7 @@ def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fiel
 def surge(
     reason: Reason = Reason.WAITING_FOR_GPU, said: str = "1 Insufficient nvidia.com/gpu", **fields: Any
 ) -> PodView:
-    waits = Problem(reason, f"pod new finds no node: {said}")
+    waits = Problem(reason, f"pod new cannot be scheduled: {said}")
     known = {
         "uid": "u",
         "revision": "r2",

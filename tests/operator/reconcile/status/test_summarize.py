@@ -644,13 +644,13 @@ SHORT = "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/sel
 GPU_TOLD = [
     ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: 1 No preemption "
      "victims found for incoming pod, 2 Preemption is not helpful for scheduling.",
-     "and every node that has as many has them in use: free some, or add a node"),
+     "and all nodes with that many have them in use: free some, or add a node"),
     (SHORT + "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
-     "and no node that it may use has as many in total: add one that has"),
+     "and no node that it may use has that many in total: add such a node"),
     # Nothing is known of what is in use: the scheduler did not look, or another resource may be what it speaks of.
-    (SHORT + "preemption: not eligible due to preemptionPolicy=Never.", "has as many free: free some, or add a node"),
+    (SHORT + "preemption: not eligible due to preemptionPolicy=Never.", "has that many free: free some, or add a node"),
     ("0/1 nodes are available: 1 Insufficient memory, 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are "
-     "available: 1 Preemption is not helpful for scheduling.", "has as many free: free some, or add a node"),
+     "available: 1 Preemption is not helpful for scheduling.", "has that many free: free some, or add a node"),
 ]  # fmt: skip
 
 
@@ -660,7 +660,7 @@ def test_lack_of_a_gpu_says_what_is_needed_what_nodes_have_and_what_helps(messag
     lacking["spec"] = {"containers": [{"name": "engine", "resources": {"requests": {GPU: "2"}}}]}
     waits = view(trimmed(POD, lacking), GPU).waits
     assert waits is not None
-    assert waits.message.startswith("pod good-1 finds no node: it needs 2 nvidia.com/gpu on one node, ")
+    assert waits.message.startswith("pod good-1 cannot be scheduled: it needs 2 nvidia.com/gpu on one node, ")
     assert words in waits.message
     assert waits.message.endswith(f". The scheduler: {message}")
 
@@ -711,7 +711,7 @@ def test_a_service_whose_pod_waits_is_not_reported_as_complete() -> None:
     for fields in ({}, {"rollout": {"paused": True}}):  # then Progressing does not tell of the wait
         said = condition(summary(pod(**NO_GPU), of=service(**fields), children=deployment()), ConditionType.DEGRADED)
         assert (said.status, said.reason) == ("False", Reason.AS_EXPECTED)
-        assert said.message.startswith("nothing has failed; pod good-1 finds no node: ")
+        assert said.message.startswith("nothing has failed; pod good-1 cannot be scheduled: ")
     said = condition(summary(pod(container=RUNNING), children=deployment()), ConditionType.DEGRADED)
     assert said.message == "nothing is wrong"
 

@@ -21,7 +21,7 @@ _HEAD = frozenset({"cls.weight", "cls.output.weight"})
 def _encoder_fields(header: Header) -> dict[str, Any]:
     """Return the fields of all encoders; ModelLoadError for a file of a model whose tokens see none after them."""
     if header.fields.boolean(key := header.key("attention.causal"), True):
-        raise header.fields.wrong(key, True, "is no encoder's; convert the model again with a current llama.cpp")
+        raise header.fields.wrong(key, True, "is not an encoder's; convert the model again with a current llama.cpp")
     kinds = header.file.tensors.get("token_types.weight")
     rows = 0 if kinds is None else kinds.shape[0] if len(kinds.shape) > 1 else 1  # one row is stored as a vector
     return {"type_vocab_size": rows}

@@ -273,7 +273,7 @@ class Attention(CachedAttention):
             def note(target: Tensor, rows: Rows, values: Tensor, attribute: str = attribute) -> None:  # noqa: ARG001
                 least, most = map(float, values.float().aminmax())
                 if not 0 < least <= most < math.inf:
-                    raise ValueError(f"is no scale of a layer's KV cache: {least}")
+                    raise ValueError(f"is not a scale of a layer's KV cache: {least}")
                 setattr(self, attribute, most)
 
             for name in (f"{prefix}.{role}_scale", f"{prefix}.{role}_proj.{role}_scale"):

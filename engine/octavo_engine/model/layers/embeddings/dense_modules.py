@@ -55,7 +55,7 @@ def dense_of(file: GGUFFile) -> tuple[DenseModule, ...]:
     """Return the modules in a GGUF file, which have neither a bias nor an activation; none in most files."""
     found = [file.tensors[name] for name in DENSE_TENSORS if name in file.tensors]
     if wrong := next((tensor for tensor in found if len(tensor.shape) != 2), None):
-        raise ModelLoadError(f"{wrong.path}: {wrong.name!r} of shape {list(wrong.shape)} is no matrix")
+        raise ModelLoadError(f"{wrong.path}: {wrong.name!r} of shape {list(wrong.shape)} is not a matrix")
     identity = "torch.nn.modules.linear.Identity"
     return tuple(
         DenseModule(each.path, each.shape[1], each.shape[0], bias=False, activation=identity, stored=each)

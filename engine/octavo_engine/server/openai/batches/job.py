@@ -94,7 +94,7 @@ class Job:
             await self._fail([LineError(error.detail.code or "failed", error.detail.message)])
         except Exception:
             log.exception("%s failed", self._batch.id)
-            await self._fail([LineError("internal_error", "the server failed because of a defect; see its log")])
+            await self._fail([LineError("internal_error", "the server failed because of a bug; see its log")])
 
     async def cancel(self) -> None:
         """End the batch as soon as possible; lines that are being answered are aborted."""
