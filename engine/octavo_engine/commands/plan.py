@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     plan = make_plan(config, resolved, size)
     ranks = config.tensor_parallel_size
     kind = " that multiply in FP8" if resolved.multiplies_fp8 else ""
-    on = f"{ranks} GPU{'s' * (ranks > 1)}{kind}; what follows is for each"
+    on = f"{ranks} GPU{'s' * (ranks > 1)}{kind}" + "; the figures below are for each" * (ranks > 1)
     sys.stdout.write(table(plan_rows(config, files, resolved, plan, on)))
     return 0
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,12 +70,27 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
             return _from_directory(model, s3.pull(model, report, weights=weights))
     if local := _local(model):
         return local
-    if (named := _HUB_MODEL.fullmatch(model)) is not None and not model.endswith(".gguf"):
+    if (named := _hub_model(model)) is not None:
         with one_at_a_time(model, report):
             return _from_hub(model, named[1], named[2], revision, report, weights)
-    raise ModelLoadError(
+    raise _no_model(model)
+
+
+def check_model(model: str) -> None:
+    """Raise ModelLoadError unless `model` exists here or has the form of an id or an S3 prefix. Nothing is fetched."""
+    if not (model == DEMO_MODEL or model.startswith(S3_SCHEME) or _local(model) or _hub_model(model)):
+        raise _no_model(model)
+
+
+def _hub_model(model: str) -> re.Match[str] | None:
+    return None if model.endswith(".gguf") else _HUB_MODEL.fullmatch(model)
+
+
+def _no_model(model: str) -> ModelLoadError:
+    meant = f"did you mean {DEMO_MODEL}? Otherwise " if difflib.get_close_matches(model, [DEMO_MODEL]) else ""
+    return ModelLoadError(
         f"{model or repr(model)}: there is no such file or directory, and it is not a Hugging Face id either (those "
-        f"look like owner/name, or owner/name:Q4_K_M for one of its .gguf files); give a path, an id, "
+        f"look like owner/name, or owner/name:Q4_K_M for one of its .gguf files); {meant}give a path, an id, "
         f"s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
     )
 

@@ -15,6 +15,7 @@ import uvloop
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.model.source import check_model
 from octavo_engine.process_setup import logs
 from octavo_engine.process_setup.freed_memory import keep_little_freed_memory
 from octavo_engine.process_setup.listen import listening_socket
@@ -32,6 +33,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal, drain, and return the exit code 0; OctavoError, with its exit code, if that fails."""
     if server.lora_modules_file is not None and not engine.enable_lora:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
+    check_model(engine.model)  # the engine does so too, but only after seconds of imports
     keep_little_freed_memory()
     log_format = logs.for_reader(server.log_format)
     logs.set_up(log_format)

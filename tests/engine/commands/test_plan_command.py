@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_a_large_model_does_not_fit_on_one_gpu(llama_70b, capsys):
 def test_the_same_model_fits_on_four(llama_70b, capsys):
     assert main(["plan", llama_70b, "--gpu-memory", "80GiB", "--tensor-parallel-size", "4"]) == 0
     table = rows(capsys.readouterr().out)
-    assert table["on"] == "4 GPUs; what follows is for each"
+    assert table["on"] == "4 GPUs; the figures below are for each"
     assert table["weights"] == "32.9 GiB"
     assert table["KV per token"] == "80.0 KiB"
     assert table["checkpoint"] == "weights not downloaded yet"
@@ -160,6 +161,14 @@ def test_an_unknown_model(command, capsys):
     output = capsys.readouterr()
     assert "no-such-model: there is no such file or directory, and it is not a Hugging Face id either" in output.err
     assert output.out == ""
+
+
+def test_serve_refuses_a_misspelled_model_without_starting_an_engine(capsys):
+    assert main(["serve", "smolm2"]) == 3
+    assert re.fullmatch(
+        r"octavo-engine: smolm2: there is no such file .*; did you mean smollm2\? Otherwise give .*\n",
+        capsys.readouterr().err,
+    )
 
 
 def test_an_empty_name_is_quoted(capsys):

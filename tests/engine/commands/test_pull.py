@@ -185,7 +185,7 @@ def wait_for(url: str) -> httpx2.Response:
 
 
 def test_what_is_not_known_yet_is_not_reported_in_bytes() -> None:
-    assert DownloadProgress().detail == "asking what there is to fetch"
+    assert DownloadProgress().detail == "listing its files"
     assert DownloadProgress(complete=True).detail == "nothing to fetch"
     assert DownloadProgress(total=2048).detail == "0 B of 2.0 KiB"
 

@@ -37,7 +37,7 @@ class Sizing:
 
     def describe_device(self, ranks: int) -> str:
         """Return the device and its memory, as one line of the printed plan."""
-        memory, each = self.memory, "" if ranks == 1 else f"; what follows is for each of {ranks}"
+        memory, each = self.memory, "" if ranks == 1 else f"; the figures below are for each of {ranks}"
         return f"{memory.name}, {format_size(memory.free)} of {format_size(memory.total)} free{each}"
 
     def memory_info(self) -> MemoryInfo:

@@ -45,7 +45,7 @@ class DownloadProgress:
     def detail(self) -> str:
         """The progress as text for people."""
         if not self.total:
-            return self.note or ("nothing to fetch" if self.complete else "asking what there is to fetch")
+            return self.note or ("nothing to fetch" if self.complete else "listing its files")
         return self.note or f"{format_size(self.done)} of {format_size(self.total)}"
 
 
