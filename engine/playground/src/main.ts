@@ -2,7 +2,7 @@
 import { type ChatRequest, models, Refusal, savedKey, saveKey } from "./api";
 import { Column } from "./column";
 import { difference } from "./difference";
-import { get } from "./element";
+import { element, get } from "./element";
 import { load } from "./load";
 import { keep, restore } from "./session";
 import { addFields, chosen, showDefaults } from "./settings";
@@ -33,7 +33,14 @@ function update(): void {
   buttons.again.disabled = busy() || shown().every((column) => column.messages.length === 0);
   const [left, right] = both.map((column) => column.lastAnswer);
   get("difference").hidden = !compare.checked || busy() || !left || !right;
-  if (!get("difference").hidden) get("difference").replaceChildren(difference(left!, right!));
+  if (!get("difference").hidden) showDifference(left!, right!);
+}
+
+function showDifference(left: string, right: string): void {
+  const marked = difference(left, right);
+  const differ = marked.querySelector("del, ins") !== null;
+  const heading = differ ? "Struck through: only in A. Underlined: only in B." : "The two answers are the same.";
+  get("difference").replaceChildren(element("h2", heading), marked);
 }
 
 function say(text: string): void {

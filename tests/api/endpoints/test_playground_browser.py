@@ -176,6 +176,7 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     difference = page.locator("#difference")
     expect(difference).to_be_visible()
     expect(difference.locator("ins, del")).to_have_count(0)
+    expect(difference.get_by_role("heading")).to_have_text("The two answers are the same.")
     page.get_by_label("Compare two").uncheck()
     page.get_by_label("Max tokens").fill("3")  # so that the answers differ in any case
     page.get_by_label("Temperature").fill("0")
