@@ -101,7 +101,7 @@ def _talking_commands(command: _AddCommand) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="smollm2 (the demo model), or OWNER/NAME of the Hugging Face Hub")
+    parser.add_argument("model", metavar="MODEL", help="smollm2 (the demo model), or a Hugging Face id, OWNER/NAME")
     parser.add_argument("--name", help="name of the LLMService (default: from the model's: qwen3-8b)")
     parser.add_argument(
         "--gpus",

@@ -100,7 +100,7 @@ def test_a_cpu_is_planned_with_the_memory_of_this_machine(capsys):
     assert "CUDA graphs" not in table
     assert table["sequences"] == "2 of full length at a time"  # 2,912 tokens of 22.5 KiB
     assert main(["plan", "smollm2", "--device", "cpu", "--gpu-memory", "24GiB"]) == 2
-    assert "leave one of them out" in capsys.readouterr().err
+    assert "omit one of the two" in capsys.readouterr().err
 
 
 def test_planning_a_quantized_model_for_a_cpu_measures_nothing(monkeypatch, capsys):

@@ -128,7 +128,7 @@ FAULTS = {
     "a negative scale": ({K + ".weight_scale": torch.full((128,), -0.5)}, "128 scales that are not positive numbers"),
     "a scale of zero": ({K + ".weight_scale": torch.arange(128.0)}, "k_proj.weight_scale' has 1 scales that are no"),
     "a scale of nothing": ({K + ".weight_scale": torch.full((128,), torch.nan)}, "such as nan"),
-    "a KV scale of nothing": ({"model.layers.1.self_attn.k_scale": torch.tensor(0.0)}, "is not a scale of a layer's KV"),
+    "a KV scale of nothing": ({"model.layers.1.self_attn.k_scale": torch.tensor(0.0)}, "is not a scale of a layer"),
     "a KV scale of no layer": (
         {"model.layers.9.self_attn.v_scale": torch.tensor(1.0)},
         "1 tensors that LlamaForCausalLM",
