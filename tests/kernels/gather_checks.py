@@ -63,7 +63,7 @@ def _assert_same(got: GatheredStep, expected: GatheredStep) -> None:
 
 def _by_torch(plan: StepPlan, table: StateTable) -> GatheredStep:
     """Gather as a CPU does."""
-    return torch_inputs._mixed(plan, table)
+    return torch_inputs._by_torch(plan, table)
 
 
 def _any_plan(

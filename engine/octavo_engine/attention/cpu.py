@@ -14,12 +14,10 @@ from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVG
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, split_heads
 from octavo_engine.attention.torch_reference import allocate_blocks
-from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, AttentionStep, CPUKernels
+from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, MOST_PARTS, AttentionStep, CPUKernels
 
 _CHUNK = 8
-"""A sequence with at least so many tokens in a step is computed as a chunk."""
-_SHORTEST_PART = 128
-_MOST_PARTS = 16
+"""A sequence with at least so many tokens in a step is computed as a chunk (gather.c has the same number)."""
 
 
 class CPUAttention:
@@ -44,21 +42,12 @@ class CPUAttention:
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> AttentionStep:
         """Split the context of every query that is not part of a chunk into parts."""
-        counts = inputs.cu_query_lens.diff()
-        sequence = torch.repeat_interleave(counts.long(), output_size=len(inputs.positions))
-        alone = (inputs.context_lens > 0) & (counts < _CHUNK)
-        ends = alone.long()[sequence] * (inputs.positions + 1)
-        starts = torch.zeros_like(ends) if window is None else (ends - window).clamp_(min=0)
-        sizes = torch.where(counts[sequence] == 1, _part_size(ends), ends.clamp(min=1))
-        parts = -((starts - ends) // sizes)
-        first_part = torch.nn.functional.pad(parts.cumsum(0), (1, 0))
-        query = torch.repeat_interleave(parts)
-        begin = starts[query] + (torch.arange(len(query)) - first_part[query]) * sizes[query]
-        end = torch.minimum(begin + sizes[query], ends[query])
+        tokens = len(inputs.positions)
+        parts, first_part = self._kernels.attention_parts(inputs.cu_query_lens, inputs.context_lens, tokens, window)
         return AttentionStep(
             slots=inputs.slot_mapping[group],
             table=inputs.block_tables[group].contiguous(),
-            parts=torch.stack((query, sequence[query], begin, end), dim=1).int(),
+            parts=parts,
             first_part=first_part,
             chunks=_chunks(inputs),
             window=window,
@@ -99,7 +88,7 @@ class CPUAttention:
     ) -> int:
         """Return the bytes of the parts' results in float32 and of their descriptions."""
         alone = min(max_tokens, (_CHUNK - 1) * max_seqs)
-        parts = alone + (_MOST_PARTS - 1) * min(max_seqs, max_tokens)
+        parts = alone + (MOST_PARTS - 1) * min(max_seqs, max_tokens)
         return parts * (task.num_heads * (group.head_dim + 2) * 4 + 64) + max_tokens * 64
 
 
@@ -108,11 +97,6 @@ def computes(task: AttentionTask) -> bool:
     known_heads = all(group.head_dim in HEAD_DIMS and group.latent is None for group in task.groups)
     known_types = task.kv_dtype == task.dtype in DTYPES
     return task.plain and known_heads and known_types and task.block_size % LANES == 0
-
-
-def _part_size(contexts: Tensor) -> Tensor:
-    """Return the tokens in each part of a context: whole lanes, at least _SHORTEST_PART, at most _MOST_PARTS parts."""
-    return (-(-contexts // (_MOST_PARTS * LANES)) * LANES).clamp(min=_SHORTEST_PART)
 
 
 def _chunks(inputs: StepInputs) -> Tensor:

@@ -1,14 +1,13 @@
 """Gathers the input tensors of one forward pass from a plan and the state table on the device.
 
-The host sends a few integers a row, in one copy; every token and block id is read on the device. Where Triton runs, one
-kernel does it (kernels/gather.py). On a CPU PyTorch does it, with a shorter code path for a step of decodes alone,
-because this runs in every step.
+The host sends a few integers a row, in one copy; every token and block id is read on the device, by one kernel where
+Triton runs (kernels/gather.py) or C kernels do (kernels/cpu/gather.c), else by PyTorch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -16,6 +15,8 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.step import StepPlan
+from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.kernels.gather_outputs import GatherOutputs
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.sampling_table import SampledRows
@@ -36,10 +37,10 @@ def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = N
     If `into` is given, the inputs are written into its tensors, which are those of a CUDA graph with room for the plan
     (runner/graphs.py). What remains becomes padding: tokens of sequences without context, whose slot is -1.
     """
-    if triton_runs_on(table.device):
-        step = _by_kernel(plan, table, into)
+    if (kernel := _kernel_for(table.device)) is not None:
+        step = _by_kernel(plan, table, into, kernel)
     else:
-        step = _mixed(plan, table) if plan.chunks else _decodes(plan, table)
+        step = _by_torch(plan, table)
         step = step if into is None else replace(step, inputs=_copied(plan, step.inputs, into))
     if any(table.second_texts[chunk.row] for chunk in plan.chunks):
         step = replace(step, inputs=_with_second_texts(step.inputs, plan, table))
@@ -139,10 +140,20 @@ class _Sequences:
         return places
 
 
-def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> GatheredStep:
-    """Gather the inputs of any plan with the Triton kernel; decodes come before chunks."""
-    from octavo_engine.kernels.gather import GatherOutputs, gather_step
+def _kernel_for(device: torch.device) -> Callable[..., None] | None:
+    """Return the function `gather_step` for `device`; None if no kernel can run there."""
+    if triton_runs_on(device):
+        from octavo_engine.kernels.gather import gather_step
 
+        return gather_step
+    kernels = cpu_kernels() if device.type == "cpu" else None
+    return None if kernels is None else kernels.gather_step
+
+
+def _by_kernel(
+    plan: StepPlan, table: StateTable, into: StepInputs | None, gather_step: Callable[..., None]
+) -> GatheredStep:
+    """Gather the inputs of any plan with a kernel; decodes come before chunks."""
     sequences = _Sequences.of(plan, into)
     rows, sampling, ends = sequences.rows, sequences.sampling, sequences.ends()
     width = -(-max(ends) // table.block_size)
@@ -197,31 +208,6 @@ def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples
     )
 
 
-def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
-    """Gather the inputs of a plan of decodes alone: each sequence has one token and one sample."""
-    rows_host, starts_host = _decode_tokens(plan)
-    count = len(rows_host)
-    rows, starts = to_device(rows_host + starts_host, table.device).view(2, count)
-    ends_host = [start + 1 for start in starts_host]
-    ends = starts + 1
-    entry, offset = (starts // table.block_size).unsqueeze(1), starts % table.block_size
-    block_tables = _block_tables(table, rows, max(ends_host))
-    inputs = StepInputs(
-        token_ids=table.tokens[rows, starts],
-        positions=starts,
-        cu_query_lens=_arange(count + 1, torch.int32, table.device),
-        context_lens=ends.int(),
-        block_tables=block_tables,
-        slot_mapping=tuple(
-            blocks.gather(1, entry).squeeze(1).long().mul_(table.block_size).add_(offset) for blocks in block_tables
-        ),
-        token_indices=_arange(count, torch.int64, table.device),
-        query_lens_host=(1,) * count,
-        context_lens_host=tuple(ends_host),
-    )
-    return GatheredStep(inputs, SampledRows(rows_host, ends_host, rows, ends))
-
-
 def _copied(plan: StepPlan, step: StepInputs, into: StepInputs) -> StepInputs:
     """Copy a plan's inputs into the tensors of `into`, pad the rest as the kernel does, and return `into`."""
     sequences, device = _Sequences.of(plan, into), into.token_ids.device
@@ -250,8 +236,8 @@ def _put(buffer: Tensor, values: Tensor, padding: int) -> None:
     buffer[len(values) :].fill_(padding)
 
 
-def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
-    """Gather the inputs of a plan with chunks: any number of tokens a sequence, decodes first, then chunks."""
+def _by_torch(plan: StepPlan, table: StateTable) -> GatheredStep:
+    """Gather the inputs of any plan with PyTorch; decodes come before chunks."""
     device, size, total = table.device, table.block_size, plan.num_tokens
     sequences = _Sequences.of(plan, None)
     rows_host, ends_host, sampling = sequences.rows, sequences.ends(), sequences.sampling
@@ -260,8 +246,8 @@ def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
     rows, starts, counts = columns[: 3 * count].view(3, count)
     places = columns[3 * count :]
     token_ends = counts.cumsum(0)
-    sequence = torch.repeat_interleave(_arange(count, torch.int64, device), counts, output_size=total)
-    positions = _arange(total, torch.int64, device) + (starts + counts - token_ends)[sequence]
+    sequence = torch.repeat_interleave(torch.arange(count, device=device), counts, output_size=total)
+    positions = torch.arange(total, device=device) + (starts + counts - token_ends)[sequence]
     block_tables = _block_tables(table, rows, max(ends_host))
     entry, offset = positions // size, positions % size
     contexts = starts + counts
@@ -284,13 +270,3 @@ def _block_tables(table: StateTable, rows: Tensor, longest: int) -> tuple[Tensor
     """Return the block tables of `rows` [S], as wide as the step's longest context (in tokens) needs."""
     width = -(-longest // table.block_size)
     return tuple(blocks[:, :width].index_select(0, rows) for blocks in table.block_tables)
-
-
-@lru_cache(maxsize=8)
-def _longest_arange(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
-    return torch.arange(size, dtype=dtype, device=device)
-
-
-def _arange(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return 0, 1, ... count - 1 as a view of a cached tensor that must not be written."""
-    return _longest_arange(dtype, device, 1 << max(10, (count - 1).bit_length()))[:count]

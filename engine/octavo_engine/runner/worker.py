@@ -390,6 +390,8 @@ class Worker:
         """Sample all places; if that fails, one by one, so that only the row at fault ends with an error."""
         try:
             together = parts(sampled, self._table, logits.device)
+            if len(together) == 1:  # as in most steps, in which even slices of all places would take time
+                return [self._sample_together(logits, sampled)], {}
             return [self._sample_together(logits[part], sampled.part(part)) for part in together], {}
         except torch.AcceleratorError:
             raise  # the device's state is unknown

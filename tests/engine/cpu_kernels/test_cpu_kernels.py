@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+from bisect import bisect_left
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,8 @@ from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise, TorchPointwise
 from octavo_engine.model.layers.operations.products import kernel_gated_product, kernel_logits, kernel_product
+from tests.kernels import gather_checks
+from tests.kernels.check import Check
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
@@ -186,6 +190,35 @@ def test_chunks_in_bfloat16(kernels: CPUKernels, heads: int, kv_heads: int, head
 
 
 @needs_kernels
+@pytest.mark.parametrize("check", gather_checks.CHECKS, ids=lambda check: check.name)
+def test_gathered_inputs_are_those_of_pytorch(kernels: CPUKernels, check: Check, monkeypatch) -> None:
+    """The checks of the Triton kernel that does the same on a GPU."""
+    monkeypatch.setattr("octavo_engine.runner.inputs.cpu_kernels", lambda: kernels)
+    check.run(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "contexts", "window", "expected"),
+    [
+        ([1], [1], None, [(0, 0, 0, 1)]),
+        ([1], [128], None, [(0, 0, 0, 128)]),
+        ([1], [129], None, [(0, 0, 0, 128), (0, 0, 128, 129)]),
+        ([1], [129], 100, [(0, 0, 29, 129)]),
+        ([1], [2049], None, [(0, 0, begin, min(begin + 144, 2049)) for begin in range(0, 2049, 144)]),
+        ([2], [400], None, [(0, 0, 0, 399), (1, 0, 0, 400)]),
+        ([8, 1], [500, 3], None, [(8, 1, 0, 3)]),
+        ([1, 1, 1], [2, 0, 4], None, [(0, 0, 0, 2), (2, 2, 0, 4)]),
+    ],
+)
+def test_parts_of_contexts(kernels: CPUKernels, counts, contexts, window: int | None, expected) -> None:
+    """Queries of chunks have no parts, nor has padding; one of several queries has one part."""
+    ends = torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
+    parts, first_part = kernels.attention_parts(ends, torch.tensor(contexts, dtype=torch.int32), sum(counts), window)
+    assert list(map(tuple, parts.tolist())) == expected
+    queries = [part[0] for part in expected]
+    assert first_part.tolist() == [bisect_left(queries, query) for query in range(sum(counts) + 1)]
+
+
 def test_auto_takes_the_kernels_for_what_they_compute() -> None:
     cpu = torch.device("cpu")
 

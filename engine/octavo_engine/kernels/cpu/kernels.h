@@ -85,6 +85,16 @@ void top_p_thresholds(const float *logits, const float *peaks, const float *temp
 
 void apply_masks(float *logits, const uint32_t *masks, const int64_t *rows, long count, long vocab, int threads);
 
+void gather_group(const int64_t *columns, const int32_t *table, int32_t *block_table, int64_t *slots, long table_stride,
+                  long output_stride, long width, long block, long sequences);
+
+void gather_shared(const int64_t *columns, const int32_t *tokens, int32_t *token_ids, int64_t *positions,
+                   int32_t *cu_query_lens, int32_t *context_lens, int64_t *token_indices, int64_t *state_rows,
+                   int64_t *sample_positions, long token_stride, long sequences);
+
+long attention_parts(const int32_t *cu_query_lens, const int32_t *context_lens, int32_t *parts, int64_t *first_part,
+                     long window, long sequences);
+
 /* What is in the slots of one linear layer: A [slots][parts * rank][columns], B^T [slots][rank][rows], the rank of each
    part of each slot (0: nothing), and where the rows of each part end. */
 struct adapters {

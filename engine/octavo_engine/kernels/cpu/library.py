@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.cpu.build import BuildError, built_library
 from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.gather_outputs import GatherOutputs
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ _PART_TOKENS = 512
 """The most tokens that `linear` computes at once (linear.c)."""
 NO_WINDOW = 2**31 - 1
 """A window that no sequence fills."""
+MOST_PARTS = 16
+"""The most parts into which `attention_parts` divides a context (gather.c)."""
 _PLAIN, _SILU_MUL, _WIDE = 0, 1, 2
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
@@ -53,6 +57,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
     "apply_masks": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
     "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
+    "gather_group": (*[_POINTER] * 4, *[_LONG] * 5),
+    "gather_shared": (*[_POINTER] * 9, *[_LONG] * 2),
+    "attention_parts": (*[_POINTER] * 4, *[_LONG] * 2),
 }
 
 
@@ -99,6 +106,7 @@ def load(path: Path) -> CPUKernels:
         function.argtypes, function.restype = arguments, None
     library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG), _LONG
     library.tile_scratch.argtypes, library.tile_scratch.restype = (_POINTER,), _LONG
+    library.attention_parts.restype = _LONG
     return CPUKernels(library)
 
 
@@ -292,6 +300,42 @@ class CPUKernels:
         """
         pointers = logits.data_ptr(), masks.data_ptr(), rows.data_ptr()
         self.library.apply_masks(*pointers, len(rows), logits.shape[1], torch.get_num_threads())
+
+    def gather_step(
+        self,
+        columns: Tensor,
+        tokens: Tensor,
+        block_tables: Sequence[Tensor],
+        out: GatherOutputs,
+        *,
+        width: int,
+        block_size: int,
+    ) -> None:
+        """Fill `out` from a state table as `gather_step` of kernels/gather.py does, which describes the arguments."""
+        sequences = (len(columns) - 1) // 4
+        shared = (out.token_ids, out.positions, out.cu_query_lens, out.context_lens)
+        sampled = (out.token_indices, out.state_rows, out.sample_positions)
+        pointers = [tensor.data_ptr() for tensor in (columns, tokens, *shared, *sampled)]
+        self.library.gather_shared(*pointers, tokens.stride(0), sequences)
+        for tensors in zip(block_tables, out.block_tables, out.slot_mapping, strict=True):
+            pointers = [tensor.data_ptr() for tensor in (columns, *tensors)]
+            strides = tensors[0].stride(0), tensors[1].stride(0)
+            self.library.gather_group(*pointers, *strides, width, block_size, sequences)
+
+    def attention_parts(
+        self, cu_query_lens: Tensor, context_lens: Tensor, tokens: int, window: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """Divide the contexts of all queries that are in no chunk into parts; return `parts` and `first_part`.
+
+        They are those of `AttentionStep`, and `cu_query_lens` [S + 1] and `context_lens` [S] those of `StepInputs`, for
+        `tokens` queries in all. Each sees `window` tokens; None: all.
+        """
+        sequences = len(context_lens)
+        parts = torch.empty(tokens + (MOST_PARTS - 1) * min(sequences, tokens), 4, dtype=torch.int32, device="cpu")
+        first_part = torch.empty(tokens + 1, dtype=torch.int64, device="cpu")
+        pointers = [tensor.data_ptr() for tensor in (cu_query_lens, context_lens, parts, first_part)]
+        count = self.library.attention_parts(*pointers, window or NO_WINDOW, sequences)
+        return parts[:count], first_part
 
     def write_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
         """Copy keys and values [T, K, D] to `slots` [T] int64 of caches [num_blocks, B, K, D]; slot -1 is skipped.
