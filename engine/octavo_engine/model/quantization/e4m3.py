@@ -30,16 +30,14 @@ def to_fp8(x: Tensor) -> Tensor:
     return x.clamp(-FP8_MAX, FP8_MAX).to(FP8)
 
 
-def dequantize(
-    weight: Tensor, scale: Tensor, dtype: torch.dtype, group: int | None = None, first_column: int = 0
-) -> Tensor:
-    """Return the numbers that e4m3 values [rows, columns] with scales [rows, 1] or [rows, groups] stand for, as `dtype`
+def dequantize(weight: Tensor, scale: Tensor, group: int | None = None, first_column: int = 0) -> Tensor:
+    """Return the numbers, float32, that e4m3 values [rows, columns] with scales [rows, 1] or [rows, groups] stand for.
 
     `group`: the columns that share a scale, None: all of them. The weight begins at `first_column` of its first group.
     """
     wide = weight.float()
     if group is None:
-        return wide.mul_(scale).to(dtype)
+        return wide.mul_(scale)
     first = min(-first_column % group, wide.shape[1])  # the columns of a group that begins before this weight
     wide[:, :first].mul_(scale[:, :1])
     others = scale[:, first > 0 :]
@@ -47,7 +45,7 @@ def dequantize(
     end = first + full * group
     wide[:, first:end].view(len(wide), full, group).mul_(others[:, :full, None])
     wide[:, end:].mul_(others[:, full:])
-    return wide.to(dtype)
+    return wide
 
 
 def fp8_linear(

@@ -26,10 +26,10 @@ from octavo_engine.model.quantization.e4m3 import (
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
 from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
+from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
 
-_FLOAT32_BYTES = 4
 _LARGEST_BLOCK = 1 << 20
 """The most rows or columns of a block."""
 _AS_STORED = ("F8_E4M3",)
@@ -179,12 +179,21 @@ class FP8Scheme:
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
-        columns = self.block[1] if self.granularity == "block" else None
-        return dequantize(weights.weight, cast("Tensor", weights.scale), dtype, columns, weights.first_column)
+        weight, scale = weights.weight, cast("Tensor", weights.scale)
+        group = self.block[1] if self.granularity == "block" else None
+        result = torch.empty(weight.shape, dtype=dtype, device=weight.device)
+
+        def numbers(rows: slice) -> Tensor:
+            return dequantize(weight[rows], scale[rows], group, weights.first_column)
+
+        dequantize_rows(numbers, slice(0, len(weight)), result)
+        return result
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """Return the bytes of the weight in float32 and in `dtype`; 0 for products in 8 bits."""
-        return 0 if weights.in_8_bits else weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
+        """Return the bytes of the weight in `dtype`, and of a piece of it in float32; 0 for products in 8 bits."""
+        rows, columns = weights.weight.shape
+        dequantized = rows * columns * weights.dtype.itemsize + piece_size(rows, columns) * PIECE_BYTES
+        return 0 if weights.in_8_bits else dequantized
 
 
 def _check_complete(projection: Projection) -> None:

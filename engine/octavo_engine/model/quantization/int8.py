@@ -18,6 +18,7 @@ from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
+from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
 from octavo_engine.model.quantization.scheme import Scheme
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
@@ -74,11 +75,15 @@ class INT8(WeightOnly):
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
-        return weights.weight.float().mul_(cast("Tensor", weights.scale)).to(dtype)
+        weight, scale = weights.weight, cast("Tensor", weights.scale)
+        result = torch.empty(weight.shape, dtype=dtype, device=weight.device)
+        dequantize_rows(lambda rows: weight[rows].float().mul_(scale[rows]), slice(0, len(weight)), result)
+        return result
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """Return the bytes of the weight in float32 and in the dtype of the products."""
-        return weights.weight.numel() * (torch.float32.itemsize + weights.dtype.itemsize)
+        """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
+        rows, columns = weights.weight.shape
+        return rows * columns * weights.dtype.itemsize + piece_size(rows, columns) * PIECE_BYTES
 
 
 def _write_largest(target: Tensor, rows: Rows, values: Tensor) -> None:

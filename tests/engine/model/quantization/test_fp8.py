@@ -43,8 +43,9 @@ from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.linear_method import LinearShape, Projection
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
 from octavo_engine.model.quantization.loading import quantize_into
+from octavo_engine.model.quantization.pieces import PIECE_BYTES
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import RopeSpec
@@ -189,7 +190,7 @@ def test_what_is_beyond_the_range_is_its_largest_and_zeros_stay_zeros():
     values, scale = quantize_rows(weight)
     assert values.float().abs().amax(1).tolist()[2:] == [448, 448]
     assert bool(scale.isfinite().all())
-    back = dequantize(values, scale, torch.float32)
+    back = dequantize(values, scale)
     torch.testing.assert_close(back[2], torch.tensor([3e38, 0, -3e38]))
     torch.testing.assert_close(back[3], weight[3], rtol=2**-4, atol=2**-10)
     assert back[0].tolist() == [0, 0, 0]
@@ -295,12 +296,28 @@ def test_what_is_dequantized_on_a_gpu_that_multiplies_in_8_bits_is_planned(dtype
     dequantizing = make_blueprint(target.spec, target.dtype, Shard())
     for blueprint in (target.blueprint, dequantizing):
         weights = (linear.weights for linear in blueprint.linears())
-        sizes = [4 + target.dtype.itemsize, *(w.weight.numel() for w in weights if not w.in_8_bits)]
+        sizes = [PIECE_BYTES + target.dtype.itemsize, *(w.weight.numel() for w in weights if not w.in_8_bits)]
         assert footprint.module_scratch_bytes(blueprint) == (sizes[0] * max(sizes[1:]) if sizes[1:] else 0)
     scratch = [footprint.module_scratch_bytes(blueprint) for blueprint in (target.blueprint, dequantizing)]
     steps = [memory_need(other, config).step for other in (target, replace(target, blueprint=dequantizing))]
     assert steps[1] - steps[0] == scratch[1] - scratch[0]
     assert scratch[1] > 0
+
+
+@pytest.mark.parametrize("scheme", [ONLINE["fp8"].default, FP8Scheme("block"), ONLINE["int8"].default])
+def test_a_product_dequantizes_a_large_weight_in_pieces(scheme: LinearMethod) -> None:
+    """Of 4 M numbers a quarter at a time is in float32."""
+    options = LayerOptions(ALONE, Compute(product=torch_product), torch.bfloat16, CPU, LLAMA_NAMES)
+    linear = Linear(unsharded(1024), (unsharded(4096),), bias=False, options=options, method=scheme)
+    linear.weight.copy_(torch.randint(-100, 100, (4096, 1024)))
+    linear.scale.copy_(torch.rand(linear.scale.shape))
+    x = torch.randn(1, 1024, dtype=torch.bfloat16)
+    with peak_memory() as peak:
+        product = linear(x)
+    numbers = linear.weight.float().unflatten(1, (linear.scale.shape[1], -1)) * linear.scale.unsqueeze(-1)
+    assert torch.equal(product, x @ numbers.flatten(1).bfloat16().T)
+    assert peak.bytes - product.nbytes <= linear.scratch_bytes + 4096
+    assert linear.scratch_bytes < linear.weight.numel() * (torch.bfloat16.itemsize + torch.float32.itemsize)
 
 
 @needs_kernels

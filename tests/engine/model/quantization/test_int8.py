@@ -21,6 +21,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration.read_spec import quantized_online, read_spec
 from octavo_engine.model.quantization.int8 import quantize
+from octavo_engine.model.quantization.pieces import PIECE_BYTES
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.tensor_parallel.shard import Shard
@@ -74,7 +75,7 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(group, tmp_p
         planned = make_blueprint(decoder.spec, dtype, Shard())
         assert footprint.weight_bytes(planned) == sum(parameter.nbytes for parameter in loaded.parameters())
         largest = max(linear.weight.numel() for linear in linears(loaded))
-        assert footprint.module_scratch_bytes(planned) == largest * (4 + dtype.itemsize)
+        assert footprint.module_scratch_bytes(planned) == largest * (PIECE_BYTES + dtype.itemsize)
 
 
 def test_ranks_compute_what_one_computes(tmp_path):
