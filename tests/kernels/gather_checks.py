@@ -113,6 +113,7 @@ def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> No
         token_indices=buffers.token_indices[:3],
         query_lens_host=(1,) * 3,
         context_lens_host=(71, 1, 334),
+        all_sampled=True,
     )
     _assert_same(replace(got, inputs=step), _by_torch(plan, table))
 

@@ -164,6 +164,8 @@ class StepInputs:
     """[T] bool, whether the token belongs to a long sequence (LongRoPE); None if the model does not distinguish."""
     second_text: Tensor | None = None
     """[T] bool, whether the token belongs to the second text of a pair; None if the step has no pairs."""
+    all_sampled: bool = False
+    """Whether `token_indices` are known to be all tokens in their order, as in a step of decodes without a graph."""
 
     @property
     def num_decodes(self) -> int:

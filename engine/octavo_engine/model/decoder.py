@@ -124,7 +124,7 @@ class Decoder(nn.Module):
             # The call that computes all layers finds a token's adapter only by its slot.
             run = one_by_one if self.lora.by_slot else run
         x = run(self.decoder_layers, x, ropes, context)
-        hidden = x[inputs.token_indices]
+        hidden = x if inputs.all_sampled else x[inputs.token_indices]
         if self.vectors is not None:
             hidden = self.vectors.merged(hidden)
         hidden = hidden.to(self.dtype)

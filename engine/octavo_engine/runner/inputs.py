@@ -205,6 +205,7 @@ def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples
         token_indices=empty(samples, dtype=torch.int64),
         query_lens_host=tuple(counts),
         context_lens_host=tuple(ends),
+        all_sampled=samples == sequences == tokens,
     )
 
 
@@ -261,6 +262,7 @@ def _by_torch(plan: StepPlan, table: StateTable) -> GatheredStep:
         token_indices=(token_ends - 1)[places],
         query_lens_host=tuple(sequences.counts),
         context_lens_host=tuple(ends_host),
+        all_sampled=len(sampling) == count == total,
     )
     state_rows, positions = [rows_host[i] for i in sampling], [ends_host[i] for i in sampling]
     return GatheredStep(inputs, SampledRows(state_rows, positions, rows[places], contexts[places]))

@@ -88,6 +88,10 @@ class _PlainKernels:
         for cache, new in ((key_cache, key), (value_cache, value)):
             cache.flatten(0, 1)[slots[slots >= 0]] = new[slots >= 0]
 
+    def attention_parts(self, cu_query_lens, context_lens, tokens, window):
+        """Return no parts: nothing attends."""
+        return torch.empty(0, 4, dtype=torch.int32), torch.zeros(tokens + 1, dtype=torch.int64)
+
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_the_cpu_backend_rotates_and_writes_the_heads_that_torch_does(norm):

@@ -22,6 +22,7 @@ from octavo_engine.attention.backend import AttentionTask, KVGroupSpec
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.select import select_backend
+from octavo_engine.core.step import Chunk, StepPlan
 from octavo_engine.kernels.cpu import build
 from octavo_engine.kernels.cpu.adapters import CPUAdapters
 from octavo_engine.kernels.cpu.features import cpu_flags
@@ -29,6 +30,9 @@ from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise, TorchPointwise
 from octavo_engine.model.layers.operations.products import kernel_gated_product, kernel_logits, kernel_product
+from octavo_engine.runner.inputs import gather_inputs
+from octavo_engine.runner.sampling.prompt_outputs import PromptRead, with_read_tokens
+from octavo_engine.runner.state_table import StateTable
 from tests.kernels import gather_checks
 from tests.kernels.check import Check
 
@@ -195,6 +199,24 @@ def test_gathered_inputs_are_those_of_pytorch(kernels: CPUKernels, check: Check,
     """The checks of the Triton kernel that does the same on a GPU."""
     monkeypatch.setattr("octavo_engine.runner.inputs.cpu_kernels", lambda: kernels)
     check.run(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "all_sampled"),
+    [
+        ((), True),
+        ((Chunk(1, 4, 1, samples=True),), True),
+        ((Chunk(1, 4, 1, samples=False),), False),
+        ((Chunk(1, 4, 2, samples=True),), False),
+    ],
+)
+def test_a_step_says_whether_all_its_tokens_are_sampled(chunks: tuple[Chunk, ...], all_sampled: bool) -> None:
+    """Then hidden states are not gathered. Where a prompt's tokens are read as well, their order may be another."""
+    plan = StepPlan(0, decode_rows=[0], decode_starts=[3], chunks=chunks)
+    inputs = gather_inputs(plan, StateTable(2, 64, 16, 1, torch.device("cpu"))).inputs
+    assert inputs.all_sampled is all_sampled
+    assert (inputs.token_indices.tolist() == list(range(plan.num_tokens))) is all_sampled
+    assert not with_read_tokens(inputs, [PromptRead(1, 4, first_token=1, count=1, result=None)]).all_sampled
 
 
 @pytest.mark.parametrize(

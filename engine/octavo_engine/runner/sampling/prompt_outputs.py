@@ -183,4 +183,4 @@ def with_read_tokens(inputs: StepInputs, reads: Sequence[PromptRead]) -> StepInp
     """Return inputs whose step gives the hidden states of the sampled tokens, then those of `reads`."""
     indices = [index for read in reads for index in range(read.first_token, read.first_token + read.count)]
     more = to_device(indices, inputs.token_indices.device)
-    return replace(inputs, token_indices=torch.cat([inputs.token_indices, more]))
+    return replace(inputs, token_indices=torch.cat([inputs.token_indices, more]), all_sampled=False)
