@@ -216,7 +216,8 @@ def _split(name: str) -> tuple[str, int]:
         "lora_embedding": "adapters of embeddings are not supported",
         "lora_magnitude": "DoRA is not supported",
         ".bias": "biases of adapters are not supported",
-        ".base_layer.": "it is a weight of the base, which PEFT saves where embeddings or the head have adapters",
+        ".base_layer.": "it is a weight of the base, which PEFT saves with adapters of embeddings or the head, which "
+        "are not supported",
     }
     default = "it is not a lora_A or lora_B of a linear layer"
     reason = next((reason for part, reason in reasons.items() if part in name), default)

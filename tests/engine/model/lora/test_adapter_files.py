@@ -95,7 +95,7 @@ BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
     "infinite": ({name: (tensor / 0).half() for name, tensor in tensors().items()}, ["not finite"]),
     "infinite bfloat16": ({name: (tensor / 0).bfloat16() for name, tensor in tensors().items()}, ["not finite"]),
     "head": (tensors("lm_head"), ["adapters of the head"]),
-    "saved head": ({f"{PREFIX}lm_head.base_layer.weight": torch.ones(9, 16)}, ["embeddings or the head have adapters"]),
+    "saved head": ({f"{PREFIX}lm_head.base_layer.weight": torch.ones(9, 16)}, ["head, which are not supported"]),
     "experts": (tensors("model.layers.0.mlp.experts.3.up_proj"), ["experts cannot have adapters"]),
     "embedding": ({f"{PREFIX}model.embed_tokens.lora_embedding_A": torch.ones(4, 9)}, ["embeddings"]),
     "magnitude": ({f"{PREFIX}{Q}.lora_magnitude_vector": torch.ones(32)}, ["DoRA"]),
