@@ -19,18 +19,26 @@ from torch import Tensor
 
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, plain, write
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.gptq import GROUP_SIZES
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import LinearMethod, Projection, Weights
-from octavo_engine.model.quantization.module_rules import Quantization, names_in, not_quantized
+from octavo_engine.model.quantization.module_rules import Quantization, Rule, names_in
 from octavo_engine.model.quantization.packed import codes_in_bytes, group_span, scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _IN_8_BITS = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
 """The names of configurations of 8 bits; activations are not quantized, even with the second."""
 _FLOAT8 = FP8Scheme("channel", "none", weight_name="_weight_qdata", scale_name="_weight_scale")
-_SUPPORTED = f"{', '.join(_IN_8_BITS)}, IntxWeightOnlyConfig, Int4WeightOnlyConfig, Float8WeightOnlyConfig"
+_SUPPORTED = (
+    f"{', '.join(_IN_8_BITS)}, IntxWeightOnlyConfig, Int4WeightOnlyConfig, Float8WeightOnlyConfig, and FqnToConfig of "
+    "these"
+)
+_BY_NAME = ("FqnToConfig", "ModuleFqnToConfig")
+"""The names of configurations with another one for each module, by its name."""
+_DEFAULT, _EXPRESSION = "_default", "re:"
 _SIGNS = 0x88
 """The bits that turn two signed numbers of 4 bits into codes (by exclusive or)."""
 
@@ -87,7 +95,47 @@ def _torchao(config: Fields) -> Quantization:
         raise unsupported(config, "torchao without the object that quant_type.default is in current checkpoints")
     if kinds is not None and (others := kinds.values.keys() - {"default"}):
         raise unsupported(config, f"torchao with quant_type for {min(others)}; only default is supported")
-    return Quantization(_method(kind), (not_quantized(config, names_in(config, "modules_to_not_convert")),))
+    left_out = _left_out(config, names_in(config, "modules_to_not_convert"))
+    if kind.text("_type", default="?") in _BY_NAME:
+        default, rules, head = _by_name(config, kind.mapping("_data") or kind)
+        return Quantization(default, (left_out, *rules), head=head)
+    return Quantization(_method(kind), (left_out,))
+
+
+def _left_out(config: Fields, names: list[str]) -> Rule:
+    """Return the rule of modules that are not quantized: transformers compares the list with names of parameters, so
+    that a module is named by the beginning of its name, or by an end with `.weight`."""
+    ends = tuple(name.removesuffix(".weight") for name in names if name.endswith(".weight"))
+    return Rule(ends=ends, patterns=expressions(config, [rf"(?:{name})(?:(?<=\.)|(?=\.|$))" for name in names]))
+
+
+def _by_name(config: Fields, data: Fields) -> tuple[LinearMethod, list[Rule], bool]:
+    """Return the default method of a configuration by names, its rules, and whether it names the head.
+
+    A name counts before an expression of complete names, and that before `_default`; null: not quantized.
+    """
+    kinds = data.mapping("fqn_to_config") or data.mapping("module_fqn_to_config") or data
+    methods = {name: _method_or_none(kinds, name) for name in kinds.values}
+    default = methods.pop(_DEFAULT, UNQUANTIZED)
+    exact = {name.removesuffix(".weight"): each for name, each in methods.items() if not name.startswith(_EXPRESSION)}
+    texts = [name for name in methods if name.startswith(_EXPRESSION)]
+    patterns = expressions(config, [_of_module(text) for text in texts])
+    rules = [Rule(method=method, names=frozenset((name,))) for name, method in exact.items()]
+    rules += [Rule(method=methods[text], patterns=(pattern,)) for text, pattern in zip(texts, patterns, strict=True)]
+    return default, rules, "lm_head" in exact
+
+
+def _of_module(text: str) -> str:
+    """Return an expression of complete names as one of modules; it may be one of their parameters `weight`."""
+    name = text.removeprefix(_EXPRESSION)
+    if name.endswith(".weight"):
+        name = name.removesuffix(".weight").removesuffix("\\")
+    return rf"(?:{name})$"
+
+
+def _method_or_none(kinds: Fields, name: str) -> LinearMethod:
+    kind = kinds.mapping(name)
+    return UNQUANTIZED if kind is None else _method(kind)
 
 
 def _method(kind: Fields) -> LinearMethod:
@@ -100,7 +148,10 @@ def _method(kind: Fields) -> LinearMethod:
         dtype = _named(data, "weight_dtype", "int8")
         forms = _named(data, "intx_packing_format", "UNPACKED_TO_INT8"), _named(data, "mapping_type", "SYMMETRIC")
         if dtype not in ("int4", "int8") or forms != ("UNPACKED_TO_INT8", "SYMMETRIC"):
-            raise unsupported(kind, f"torchao ({name}) other than of int4 and int8, symmetric and not packed")
+            found = f"{dtype}, {' and '.join(forms)}"
+            raise unsupported(
+                kind, f"torchao ({name}) of {found}; int4 and int8, UNPACKED_TO_INT8 and SYMMETRIC are supported"
+            )
         return Grouped("torchao", int(dtype[3:]), _group_size(data, name), _bytes)
     if name == "Float8WeightOnlyConfig":
         dtype = _named(data, "weight_dtype", "float8_e4m3fn")
@@ -147,5 +198,5 @@ SCHEME = Scheme(
     readers={"torchao": _torchao},
     online=None,
     supported="torchao (Int8WeightOnlyConfig, Int4WeightOnlyConfig in the format plain, IntxWeightOnlyConfig, "
-    "Float8WeightOnlyConfig by row)",
+    "Float8WeightOnlyConfig by row; also FqnToConfig of these)",
 )

@@ -13,7 +13,7 @@ import torch
 from checkpoints import reference_model, save
 from fp8_checkpoints import FORMATS as FP8_FORMATS
 from fp8_checkpoints import quantized as to_fp8
-from grouped_checkpoints import FORMATS, SIZES, Quantize, awq, bnb_4bit, gptq, nvfp4, pack_quantized
+from grouped_checkpoints import FORMATS, SIZES, Quantize, awq, bnb_4bit, gptq, nvfp4, pack_quantized, torchao
 from loaded import linears, load
 from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
@@ -171,6 +171,27 @@ def _nf4() -> tuple[dict[str, Any], Choose]:
     return config, lambda name: None if name.endswith((DOWN, OUTPUT, "lm_head")) else bnb_4bit(config)
 
 
+def _torchao_by_name() -> tuple[dict[str, Any], Choose]:
+    """FqnToConfig: a name, two expressions of which one is of a parameter, and a default; of the list of what is left
+    out, transformers does not find `o_proj`, since it compares it with `…o_proj.weight`."""
+    eight, four = FORMATS["torchao_int8"][1], FORMATS["torchao_intx"][1]
+    kinds = {
+        f"{LAYER}.0.{GATE}": None,
+        r"re:.*\.1\.mlp\.(gate|up)_proj": four["quant_type"]["default"],
+        r"re:.*v_proj.weight": None,
+        "_default": eight["quant_type"]["default"],
+    }
+    by_name = {"_type": "FqnToConfig", "_version": 1, "_data": {"fqn_to_config": kinds, "module_fqn_to_config": kinds}}
+    config = {**eight, "quant_type": {"default": by_name}, "modules_to_not_convert": ["o_proj", f"{LAYER}.1.{DOWN}"]}
+
+    def choose(name: str) -> Quantize | None:
+        if name.endswith((VALUE, "lm_head")) or name in (f"{LAYER}.0.{GATE}", f"{LAYER}.1.{DOWN}"):
+            return None
+        return torchao(four if name in (f"{LAYER}.1.{GATE}", f"{LAYER}.1.{UP}") else eight)
+
+    return config, choose
+
+
 def _fp8() -> tuple[dict[str, Any], Choose]:
     config = {**FP8_FORMATS["tensor"], "modules_to_not_convert": [f"{LAYER}.0", f"{LAYER}.1.{KEY}"]}
     left_out = (f"{LAYER}.0.", f"{LAYER}.1.{KEY}", "lm_head")
@@ -194,6 +215,7 @@ CHOSEN = {
     "awq": _awq,
     "nf4": _nf4,
     "fp8": _fp8,
+    "torchao": _torchao_by_name,
     "modelopt": _modelopt,
 }
 
@@ -443,7 +465,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "in the format TILE_PACKED_TO_4D; plain is supported"),
     "torchao's floats": (_torchao("Float8StaticConfig"), r"torchao \(Float8StaticConfig\); Int8Weight"),
     "torchao's e5m2": (_torchao("Float8WeightOnlyConfig", weight_dtype={"_data": "float8_e5m2"}), "of float8_e4m3fn"),
-    "torchao's zeros": (_torchao("IntxWeightOnlyConfig", mapping_type="ASYMMETRIC"), "other than of int4 and int8"),
+    "torchao's zeros": (_torchao("IntxWeightOnlyConfig", mapping_type="ASYMMETRIC"), "_TO_INT8 and ASYMMETRIC;"),
     "torchao by tensor": (_torchao("Int8WeightOnlyConfig", granularity={"_type": "PerTensor"}), "scales by PerTensor"),
     "torchao's other modules": ({**FORMATS["torchao_int8"][1], "quant_type":
         {**FORMATS["torchao_int8"][1]["quant_type"], "q_proj": {}}}, "with quant_type for q_proj; only default"),
