@@ -36,6 +36,18 @@ WRONG = {
         lambda: json_schema_grammar({"type": "array", "uniqueItems": True}),
         'the schema has keywords that are not supported: "uniqueItems"',
     ),
+    "a schema of another document": (
+        lambda: json_schema_grammar({"items": {"$ref": "https://example.com/item.json#/$defs/a"}}),
+        "a $ref leads out of the schema, to 'https://example.com/item.json'; put what it refers to into",
+    ),
+    "a schema of a file": (
+        lambda: json_schema_grammar({"$ref": "item.json"}),
+        "a $ref leads out of the schema, to 'item.json'",
+    ),
+    "a schema that is missing": (
+        lambda: json_schema_grammar({"$ref": "#/$defs/a"}),
+        "a $ref leads to '/$defs/a', which the schema does not have",
+    ),
     "a format": (lambda: json_schema_grammar({"type": "string", "format": "regex"}), "format 'regex' is not supported"),
     "one of several that may all match": (lambda: json_schema_grammar({"oneOf": [{"minLength": 1}, {}]}), "use anyOf"),
     "a pattern": (lambda: json_schema_grammar({"type": "string", "pattern": "("}), "not valid: unclosed group"),

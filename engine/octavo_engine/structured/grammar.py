@@ -50,6 +50,9 @@ _NOTHING_ALLOWED = "NoExtensionBias"
 _TOO_MANY_WAYS = "Too many items ("
 """In llguidance's error where a mask needs more than `step_max_items`."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
+_ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?(.*?)' is not present in a registry")
+_NOWHERE = re.compile(r"(?:Pointer|Anchor) '(.*)' does not exist")
+"""llguidance's errors for a `$ref` that leads out of the schema, and for one that leads to nothing within it."""
 _WITHOUT_FORCING = json.dumps({"name": "no_forcing", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'})
 """A grammar to which no other one refers. Its option `no_forcing` applies to all grammars in the same list."""
 
@@ -239,6 +242,15 @@ def _in_plain_words(message: str) -> str:
         return "oneOf is supported only where at most one of its schemas can match, as by a const; use anyOf"
     if message.startswith(("regex parse error", "at 1(8): invalid regex")):  # all of the grammar is this expression
         return f"the regular expression is not valid: {_regex_reason(message)}"
+    return _reference_reason(message)
+
+
+def _reference_reason(message: str) -> str:
+    """Return a message about a `$ref` that cannot be followed in plain words, and any other message as it is."""
+    if (found := _ELSEWHERE.match(message)) is not None:
+        return f"a $ref leads out of the schema, to {found[1]!r}; put what it refers to into the schema's $defs"
+    if (found := _NOWHERE.match(message)) is not None:
+        return f"a $ref leads to {found[1]!r}, which the schema does not have"
     return message
 
 
