@@ -200,7 +200,7 @@ class Server:
             self._start_display.ready(ready, f"http://{shown}:{port}", playground=self._serving.config.playground)
             return
         log.info(
-            "%s is ready at http://%s:%d/v1 after %.1f s: %s on %s, context %d tokens, KV cache %d tokens",
+            "%s is ready at http://%s:%d/v1, loaded in %.1f s: %s on %s, context %d tokens, KV cache %d tokens",
             self._serving.names[0],
             shown,
             port,

@@ -104,6 +104,13 @@ def test_the_plan_is_shown_once_and_names_are_no_markup() -> None:
     assert "✓ loaded weights 2 in 1.0 s" in shown
 
 
+def test_the_time_until_ready_includes_the_imports_of_the_engine() -> None:
+    screen = StringIO()
+    display = StartDisplay(Console(file=screen, width=100), "m", clock=iter((3.0, 10.0)).__next__)
+    display.ready(replace(READY, load_seconds=2.0), "http://127.0.0.1:8000", playground=True)
+    assert "ready after 7.0 s" in screen.getvalue()
+
+
 async def test_a_phase_that_ends_with_the_loading_is_shown_as_done() -> None:
     """The engine's end of loading cancels the display, which may not have looked since."""
     screen, state = StringIO(), EngineState("loading", Loading("loading", 0.6, "1 of 2"))

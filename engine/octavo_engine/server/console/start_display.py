@@ -38,7 +38,7 @@ class StartDisplay:
         self._name = name
         self._clock = clock
         self._now = Loading("starting", 0.0)
-        self._since = clock()
+        self._began = self._since = clock()
         self._planned = False
         self._task: TaskID | None = None
         self._bar = Progress(
@@ -92,7 +92,7 @@ class StartDisplay:
     def ready(self, info: EngineInfo, url: str, *, playground: bool) -> None:
         """Show that the server answers at `url`, and for how many users it has room."""
         say = self._console.print
-        say(f"  [green]✓[/green] [bold]ready[/bold] after {info.load_seconds:.1f} s", highlight=False)
+        say(f"  [green]✓[/green] [bold]ready[/bold] after {self._clock() - self._began:.1f} s", highlight=False)
         rows = [("API", f"{url}/v1")]
         if playground:
             rows.append(("playground", f"{url}/"))
