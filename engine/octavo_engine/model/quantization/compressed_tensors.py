@@ -30,6 +30,9 @@ def read_compressed_tensors(config: Fields, formats: Mapping[str, ReadGroup]) ->
     """Read the quantization that `config` describes; `formats` read a group, by the name of its format."""
     _check_sparsity(config)
     _check_transforms(config)
+    cache = config.mapping("kv_cache_scheme")
+    if cache is not None and not cache.boolean("symmetric", True):
+        raise unsupported(config, "compressed-tensors whose kv_cache_scheme is not symmetric")
     by_target = {target: _read_group(config, group, formats) for group in _groups(config) for target in _targets(group)}
     names, patterns = _parted(config, sorted(target for target in by_target if target != _LINEAR))
     rules = [Rule(method=by_target[name], names=frozenset((name,))) for name in names]

@@ -442,6 +442,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "fewer experts": (_changed(moe_sparsity_config={"method": "prune", "num_experts": [3]}), "with a moe_sparsity_c"),
     "mxfp8 in other groups": (_changed(format="mxfp8-quantized", config_groups={"g": {"targets": ["Linear"],
         "weights": {"num_bits": 8, "type": "float", "group_size": 64}}}), "floats of 8 bits in groups of 32"),
+    "zeros of the cache": (_changed(kv_cache_scheme={"num_bits": 8, "symmetric": False}), "kv_cache_scheme is not"),
     "no format": (_changed(format="marlin-24", config_groups={"g": {"targets": ["Linear"], "weights": _weights(4)}}),
                   "in the format marlin-24; "),
     "preset": (_changed(config_groups={"W4A16": ["Linear"]}), "W4A16 names a preset"),
