@@ -223,7 +223,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "pods are refused by a quota, a LimitRange or an admission policy, or because a PriorityClass or "
         "RuntimeClass does not exist":
         """operator/test_summarize.py test_a_refusal_of_pods_says_what_helps test_pods_that_may_not_be_made
-            operator/test_rollout.py test_pods_of_a_first_rollout_that_were_refused_are_tried_again""",
+            operator/test_rollout.py test_pods_of_a_first_rollout_that_were_refused_are_tried_again
+            cluster/test_unhappy_cluster.py test_a_mutating_policy_that_fails_is_named_until_it_is_repaired""",
         "a quota or a policy refuses the ReplicaSet of a revision (`count/replicasets.apps`)":
         """operator/test_summarize.py test_a_replica_set_that_may_not_be_made operator/test_rollout.py
             test_a_revision_whose_replica_set_is_refused_blocks_and_is_tried_again cluster/test_unhappy_cluster.py

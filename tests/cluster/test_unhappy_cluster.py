@@ -267,6 +267,44 @@ def test_where_a_policy_denies_statuses_children_are_made(operator: Client, name
     wait_for_condition(namespace, "model", "Ready", "Unschedulable", 90)
 
 
+def test_a_mutating_policy_that_fails_is_named_until_it_is_repaired(operator: Client, namespace: Client) -> None:
+    """Such as one that writes a pod's requests in a type that they do not have."""
+    name, wrong = namespace.namespace, "Object.spec.containers.resources{requests: {'memory': quantity('33Mi')}}"
+    engine = f"Object.spec.containers{{name: 'engine', resources: {wrong}}}"
+    changed = f"Object{{spec: Object.spec{{containers: [{engine}]}}}}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    matched = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}, "resourceRules": [rule]}
+    mutation = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": changed}}
+    policy = {"matchConstraints": matched, "reinvocationPolicy": "Never", "mutations": [mutation]}
+    try:
+        for kind, spec in (
+            ("MutatingAdmissionPolicy", policy),
+            ("MutatingAdmissionPolicyBinding", {"policyName": name}),
+        ):
+            namespace.apply(
+                {
+                    "apiVersion": "admissionregistration.k8s.io/v1",
+                    "kind": kind,
+                    "metadata": {"name": name},
+                    "spec": spec,
+                }
+            )
+        dry = {"restartPolicy": "Never", "containers": [{"name": "engine", "image": "octavo-engine:dev"}]}
+        pod = {"metadata": {"name": "tried"}, "spec": dry}
+        namespace.wait_until(
+            lambda: namespace.http.post(namespace.path("pods"), params={"dryRun": "All"}, json=pod).is_error,
+            30,
+            "the policy is in force",
+        )
+        namespace.apply(READY_AT_ONCE)
+        service = wait_for_condition(namespace, "model", "Ready", "PolicyDenied", 60)
+        assert f"repair MutatingAdmissionPolicy {name}" in condition(service, "Ready")["message"]
+    finally:
+        kinds = "mutatingadmissionpolicy,mutatingadmissionpolicybinding"
+        namespace.kubectl("delete", kinds, name, "--ignore-not-found")
+    wait_for_condition(namespace, "model", "Ready", "Serving", 90)
+
+
 def test_a_claim_that_another_client_enlarges_stays_as_large(operator: Client, namespace: Client) -> None:
     name = namespace.namespace
     growing = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.com/none",

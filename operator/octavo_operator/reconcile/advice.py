@@ -68,6 +68,10 @@ _ADVICE = (
         "change the spec to what {0} allows, or have its administrator exempt the operator's objects",
     ),
     (
+        r"(?<![A-Za-z])policy '([^']+)' with binding '[^']+' denied request",
+        "repair MutatingAdmissionPolicy {0}, which fails, or have its administrator set failurePolicy to Ignore",
+    ),
+    (
         r"are controlled by multiple HPAs: \[([^\[\]]+)\]",
         "none of {0} scales while there are several: keep one",
     ),

@@ -572,6 +572,11 @@ def test_what_a_policy_denies_says_who_can_help(who: str, binding: str) -> None:
     assert advice(said).startswith(f"{said}; change the spec to what {who} allows, or have its administrator exempt")
 
 
+def test_a_mutating_policy_that_fails_is_to_be_repaired() -> None:
+    said = "policy 'requests' with binding 'all' denied request: error applying patch: invalid ApplyConfiguration"
+    assert advice(said).startswith(f"{said}; repair MutatingAdmissionPolicy requests, which fails, or have its admin")
+
+
 def test_a_cluster_without_nodes_says_so() -> None:
     said = "no nodes available to schedule pods"
     unscheduled = {"type": "PodScheduled", "status": "False", "message": said}
