@@ -40,14 +40,14 @@ def running(client: Client) -> dict[str, str]:
     return {pod["metadata"]["uid"]: pod["spec"].get("nodeName", "") for pod in pods}
 
 
-def ready_replicas(client: Client) -> int:
-    return int(client.get("llms", "model")["status"].get("readyReplicas", 0))
+def replicas(client: Client, which: str = "ready") -> int:
+    return int(client.get("llms", "model")["status"].get(f"{which}Replicas", 0))
 
 
 def test_a_lost_node_costs_a_replica_until_another_pod_takes_its_place(operator: Client, namespace: Client) -> None:
     with scripted_nodes(namespace, "octavo-lost-1", "octavo-lost-2") as nodes:
         namespace.apply(of_two_replicas())
-        namespace.wait_until(lambda: ready_replicas(namespace) == 2, 60, "both pods are ready")
+        namespace.wait_until(lambda: replicas(namespace, "available") == 2, 60, "both pods count as available")
         before = running(namespace)
 
         nodes.lose("octavo-lost-1")
@@ -60,7 +60,7 @@ def test_a_lost_node_costs_a_replica_until_another_pod_takes_its_place(operator:
         assert list(new.values()) == [""], "a pod in its place waits for a GPU"
 
         nodes.find("octavo-lost-1")
-        namespace.wait_until(lambda: ready_replicas(namespace) == 2, 60, "the new pod serves")
+        namespace.wait_until(lambda: replicas(namespace) == 2, 60, "the new pod serves")
         assert sorted(running(namespace).values()) == ["octavo-lost-1", "octavo-lost-2"]
 
 
@@ -72,7 +72,7 @@ def test_a_rollout_in_place_ends_no_pod_on_a_cordoned_node(cordoned: int, operat
     (open_,) = names
     with scripted_nodes(namespace, closed, open_):
         namespace.apply(of_two_replicas(rollout={"surgeTimeoutSeconds": 10}))
-        namespace.wait_until(lambda: ready_replicas(namespace) == 2, 60, "both pods are ready")
+        namespace.wait_until(lambda: replicas(namespace) == 2, 60, "both pods are ready")
         before = {node: uid for uid, node in running(namespace).items()}
         namespace.kubectl("cordon", closed)
         namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", CHANGE)
@@ -81,7 +81,7 @@ def test_a_rollout_in_place_ends_no_pod_on_a_cordoned_node(cordoned: int, operat
             """Whether the open node has the new pod, and another one waits while all replicas serve."""
             now = {node: uid for uid, node in running(namespace).items()}
             replaced = now.keys() == {"", closed, open_} and now[open_] != before[open_]
-            return replaced and now[closed] == before[closed] and ready_replicas(namespace) == 2
+            return replaced and now[closed] == before[closed] and replicas(namespace) == 2
 
         namespace.wait_until(blocked, 90, lambda: f"a new pod is on {open_}: {running(namespace)}, before {before}")
         service = wait_for_condition(namespace, "model", "RolloutBlocked", "NoGPUForSurge", 60)
