@@ -37,8 +37,8 @@ async function problem(): Promise<string[]> {
   return [status === "loading" ? `loading: ${detail || phase} ${(100 * Number(progress)).toFixed(0)} %` : `${status}`];
 }
 
-/** Whether a series is no count of requests with an error, which an idle engine would reject too. */
-const isLoad = (line: string): boolean => !/reason="(invalid|unauthorized)"/.test(line);
+/** Whether a series counts rejections because of load: not wrong requests, nor this page's while the model loads. */
+const isLoad = (line: string): boolean => !/reason="(invalid|unauthorized|loading)"/.test(line);
 
 function sum(lines: string[], name: string): number {
   const series = lines.filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));

@@ -49,10 +49,10 @@ function say(text: string): void {
 
 function explain(error: unknown): void {
   if (!(error instanceof Refusal)) return say(`The engine cannot be reached: ${(error as Error).message}`);
-  if (error.status === 401) get("key-form").hidden = false;
+  get("key-form").hidden = error.status !== 401; // with any other status the key was accepted
   if (error.status === 401 && !savedKey()) return say("This engine needs an API key: enter yours above.");
-  const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
-  say(`${error.message}${wait}`);
+  if (!error.retryAfter) return say(error.message);
+  say(`${error.message.replace(/; try again in \d+ s$/, "")}. Try again in ${error.retryAfter} s.`);
 }
 
 function explained(error: unknown): unknown {

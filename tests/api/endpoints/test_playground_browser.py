@@ -440,7 +440,8 @@ def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], co
     expect(loading.get_by_label("Load of the engine")).to_contain_text("loading")
     full = start(max_queued_requests=0)
     full.do(lambda: full.serving.metrics.reject("queued_requests"))
-    full.do(lambda: full.serving.metrics.reject("invalid"))  # an error of the client is no rejection for load
+    for reason in ("invalid", "loading"):  # an error of a client, and this page's own requests, are not about load
+        full.do(lambda reason=reason: full.serving.metrics.reject(reason))
     stats = {"running": 4, "waiting": 2, "kv_usage": 0.37, "prefix_queried_tokens": 200, "prefix_hit_tokens": 50}
     full.do(lambda: full.engine.report(**stats))
     full.do(lambda: setattr(full.serving.admission, "begun", 4))
@@ -461,7 +462,8 @@ def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], co
     page.unroute_all(behavior="wait")
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     ask(page, "Hello")
-    expect(page.get_by_role("status")).to_have_text(re.compile(r"Try again in \d+ s\."))
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"\. Try again in \d+ s\.$"))
+    expect(page.get_by_role("status")).not_to_contain_text("; try again")
     expect(page.get_by_role("article", name="Model")).to_have_count(0)
     full.do(lambda: setattr(full.serving.admission, "begun", 0))
 
@@ -579,6 +581,18 @@ def test_the_page_works_where_the_browser_keeps_nothing(
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     ask(page, "Hello")
     expect(page.get_by_role("article", name="Model")).to_have_text("one")
+
+
+def test_a_key_that_a_loading_engine_accepts_is_not_asked_for_again(
+    start: Callable[..., Served], context: BrowserContext, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: one, key: sk-secret}]")
+    page = opened(context, start(api_key_file=keys, load=False).url)
+    page.get_by_label("API key").fill("sk-secret")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("status")).to_contain_text("the model is loading")
+    expect(page.get_by_label("API key")).to_be_hidden()
 
 
 def test_a_key_that_no_header_can_hold_is_refused_by_the_page(
