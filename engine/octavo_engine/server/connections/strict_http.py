@@ -43,13 +43,14 @@ class StrictBuffer(ReceiveBuffer):
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Return the lines of a head or of trailers once they are complete; LocalProtocolError for any wrong syntax."""
+        end = self._data.find(b"\r\n\r\n")
+        if end >= 0 and self._data.count(b"\n", 0, end) >= _MOST_LINES:
+            raise LocalProtocolError(f"the head has more than {_MOST_LINES} lines")
         before, size = self._data[:_LONGEST_HEAD], len(self._data)
         lines = super().maybe_extract_lines()
         if lines is not None:
             if (used := size - len(self._data)) > _LONGEST_HEAD:
                 raise LocalProtocolError(f"the head has more than {_LONGEST_HEAD} bytes")
-            if len(lines) > _MOST_LINES:
-                raise LocalProtocolError(f"the head has more than {_MOST_LINES} lines")
             _check_head(bytes(before[:used]))
             if lines and (request := _REQUEST_LINE.fullmatch(lines[0])):
                 lines[0] = bytearray(b"%s %s HTTP/%s" % (request[1], _in_origin_form(*request.group(1, 2)), request[3]))
