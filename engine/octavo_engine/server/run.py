@@ -7,6 +7,7 @@ import contextlib
 import errno
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,10 @@ from octavo_engine.server.telemetry.tracing import Tracing
 if TYPE_CHECKING:
     from octavo_engine.server.console.start_display import StartDisplay
 
+_SWITCH_SECONDS = 0.0005
+"""Seconds after which a busy thread gives the interpreter's lock to one that waits for it. Python's 5 ms are waited
+after every system call of the thread that answers probes, eight times for each probe, while the event loop is busy."""
+
 
 def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal, drain, and return the exit code 0; OctavoError, with its exit code, if that fails."""
@@ -35,6 +40,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
     check_model(engine.model)  # the engine does so too, but only after seconds of imports
     keep_little_freed_memory()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     log_format = logs.for_reader(server.log_format)
     logs.set_up(log_format)
     limit_warnings_of_clients()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,6 +16,9 @@ from unittest.mock import Mock
 import pytest
 from h11 import LocalProtocolError
 
+from octavo_engine.config import EngineConfig, ServerConfig
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.server import run
 from octavo_engine.server.admission.auth import Key
 from octavo_engine.server.connections import acceptor, connection, read_pacer, shared_state, unread_input
 from octavo_engine.server.connections.read_pacer import ReadPacer
@@ -153,3 +157,15 @@ def test_very_many_lines_are_refused_before_each_is_parsed() -> None:
         else:
             with pytest.raises(LocalProtocolError):
                 buffer.maybe_extract_lines()
+
+
+def test_threads_wait_little_for_the_interpreters_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has them wait for 5 ms, as does the thread that answers probes after each of its system calls."""
+    seconds = list[float]()
+    monkeypatch.setattr(sys, "setswitchinterval", seconds.append)
+    monkeypatch.setattr(run, "bind", Mock(side_effect=ConfigurationError("the port is in use")))
+    for name in ("keep_little_freed_memory", "limit_warnings_of_clients", "logs"):
+        monkeypatch.setattr(run, name, Mock())
+    with pytest.raises(ConfigurationError):
+        run.serve(EngineConfig(model="smollm2"), ServerConfig())
+    assert seconds and max(seconds) <= 0.001
