@@ -123,7 +123,7 @@ def _same_again(parts: list[Path]) -> None:
         (_missing, "1 of the 3 files of the model are missing: tiny-00002-of-00003.gguf"),
         (_first_missing, "1 of the 3 files of the model are missing: tiny-00001-of-00003.gguf"),
         (_swapped, r"tiny-00002-of-00003.gguf: is not a part of the model in tiny-00001.*: its split.no is 2"),
-        (_whole_instead, r"tiny-00002-of-00003.gguf: is no part .*: its split.no is None and should be 1"),
+        (_whole_instead, r"tiny-00002-of-00003.gguf: is not a part .*: its split.no is None and should be 1"),
         (_same_again, r"tiny-00002-of-00003.gguf: the tensor '.*' is in tiny-00001-of-00003.gguf, too"),
     ],
 )
