@@ -4,6 +4,8 @@ rest in its next iterations."""
 from __future__ import annotations
 
 import asyncio
+import math
+import select
 import socket
 import sys
 from collections.abc import Callable
@@ -15,12 +17,15 @@ from unittest.mock import Mock
 
 import pytest
 from h11 import LocalProtocolError
+from uvicorn.server import ServerState
 
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server import run
 from octavo_engine.server.admission.auth import Key
-from octavo_engine.server.connections import acceptor, connection, read_pacer, shared_state, unread_input
+from octavo_engine.server.connections import acceptor, client_flow, connection, read_pacer, shared_state, unread_input
+from octavo_engine.server.connections.connection import ClientConnection
+from octavo_engine.server.connections.http_connections import _http_config
 from octavo_engine.server.connections.read_pacer import ReadPacer
 from octavo_engine.server.connections.shared_state import SharedState
 from octavo_engine.server.connections.strict_http import StrictBuffer
@@ -99,6 +104,107 @@ def test_bytes_that_are_parsed_later_count_as_unread(
     server.wait_until(lambda: server.server._connections._shared.unread_input.total == 0)
 
 
+class _Transport(Mock):
+    """A transport that only notes whether it is read."""
+
+    reading = True
+
+    def __init__(self) -> None:
+        super().__init__(spec=asyncio.Transport)
+        self.is_closing.return_value = False
+        self.get_write_buffer_size.return_value = 0
+        self.get_extra_info.return_value = None
+        self.pause_reading.side_effect = partial(setattr, self, "reading", False)
+        self.resume_reading.side_effect = partial(setattr, self, "reading", True)
+
+    def _get_child_mock(self, /, **given: Any) -> Mock:
+        return Mock(**given)
+
+
+class _Client:
+    """A connection to an application that answers each request, without reading its body, when `answers` is set."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            await self.answers.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+
+        config = _http_config(answer, 1)
+        config.load()
+        self.transport, self.shared = _Transport(), SharedState(lambda _: "")
+        self.connection = ClientConnection(self.shared, config, ServerState(), {})
+        self.connection.connection_made(self.transport)
+
+    def send(self, data: bytes, *, later: bool = False) -> None:
+        """Deliver bytes, which are parsed now, or `later`: in the next iteration of the loop."""
+        assert self.transport.reading
+        if later:
+            self.shared.pacer.now(self.connection.loop, lambda: None)
+            self.shared.pacer.later("", lambda: None)
+        self.connection.data_received(data)
+
+    async def answered(self) -> None:
+        """Let the application answer all requests that it has got."""
+        self.answers.set()
+        while self.connection.server_state.tasks:
+            await asyncio.sleep(0)
+        self.answers.clear()
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Callable[[], _Client]:
+    """Return the class of clients. Nothing they send is parsed later only because parsing has taken long."""
+    monkeypatch.setattr(read_pacer, "_SECONDS", math.inf)
+    return _Client
+
+
+async def test_nothing_is_read_while_bytes_wait_even_after_the_body_of_an_answered_request(
+    client: Callable[[], _Client],
+) -> None:
+    """uvicorn resumes the transport at the end of such a body. If it came in small pieces, bytes were lost."""
+    one = client()
+    one.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\n")
+    await one.answered()
+    for _ in range(client_flow._SMALL_READS):
+        one.send(b"x")
+    one.send(b"x" * 8)
+    one.send(b"GET / HTTP/1.1\r\n", later=True)
+    assert not one.transport.reading
+    while not one.transport.reading:
+        await asyncio.sleep(0)
+    one.send(b"Host: x\r\n\r\n")
+    await one.answered()
+    assert one.connection.server_state.total_requests == 2
+
+
+async def test_a_connection_whose_next_request_waits_to_be_parsed_is_not_closed_as_idle(
+    client: Callable[[], _Client],
+) -> None:
+    one = client()
+    one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await one.answered()
+    assert one.connection.timeout_keep_alive_task is not None
+    one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", later=True)
+    assert one.connection.timeout_keep_alive_task is None
+
+
+async def test_bytes_that_wait_behind_ones_that_are_not_http_are_dropped(client: Callable[[], _Client]) -> None:
+    """They are not parsed: the connection was reset, so that the client lost the error response."""
+    one = client()
+    one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nnot HTTP\r\n\r\n")
+    await asyncio.sleep(0)
+    one.answers.set()
+    one.send(b"more of it", later=True)
+    while one.shared.pacer.busy:
+        await asyncio.sleep(0)
+    written = b"".join(call.args[0] for call in one.transport.write.call_args_list)
+    assert written.count(b"HTTP/1.1 200 ") == written.count(b"HTTP/1.1 400 ") == 1
+    assert not one.transport.abort.called
+
+
 async def test_few_requests_end_in_one_iteration_when_very_many_clients_leave_at_once() -> None:
     """500 streams that were left at the same moment: the loop ended all of them before anything else went on."""
     shared, ended = SharedState(lambda _: ""), list[str]()
@@ -138,6 +244,8 @@ def test_few_new_connections_are_looked_at_in_one_iteration() -> None:
             accepting._await_request(ours)
         for client in clients:
             client.sendall(b"G")
+        for ours in accepting._silent:
+            assert select.select([ours], [], [], PATIENCE)[0]
         accepting._on_first_bytes()
         assert len(passed) == acceptor._BEGUN_AT_ONCE
         accepting._on_first_bytes()

@@ -67,9 +67,12 @@ class ClientFlow(FlowControl):
             super().resume_reading()
 
     def hold(self) -> None:
-        """Read nothing until `go_on`, since what was read is not parsed yet."""
-        self._held = True
-        super().pause_reading()
+        """Read nothing until `go_on`, since what was read is not parsed yet.
+
+        The transport may be read even if `read_paused`: uvicorn resumes it after the body of an answered request.
+        """
+        self._held = self.read_paused = True
+        self._transport.pause_reading()
 
     def go_on(self) -> None:
         """Read from the client again, as before `hold`."""

@@ -166,6 +166,7 @@ class ClientConnection(H11Protocol):
         """Keep these bytes until it is the client's turn, and read nothing more until then."""
         self._held = data
         self.flow.hold()
+        self._unset_keepalive_if_required()
         if not self._end_if_too_much_waits():
             begins = self.conn.their_state is h11.IDLE or self.scope is None
             owner = self._shared.owner_of(data[:_KEY_BYTES]) if begins else key_of(cast(Scope, self.scope)).name
@@ -173,8 +174,12 @@ class ClientConnection(H11Protocol):
 
     def _read_held(self) -> None:
         data, self._held = self._held, b""
-        if not self.transport.is_closing():
-            self.flow.go_on()
+        if self.transport.is_closing():
+            return
+        self.flow.go_on()
+        if self._refused:  # for what came before these bytes
+            self._drop(data)
+        else:
             self._read(data)
 
     def _read(self, data: bytes) -> None:
@@ -341,7 +346,7 @@ class ClientConnection(H11Protocol):
             self._shared.pacer.now(self.loop, self._end_late)
 
     def _end_late(self) -> None:
-        if not self._refused:
+        if not self._refused and not self.transport.is_closing():  # it may have ended while it waited for its turn
             log.warning("a connection was closed: its client had not sent a request, or the rest of it, in time")
         self.abort()
 
