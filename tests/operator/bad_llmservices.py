@@ -387,6 +387,12 @@ BAD = [
         "written owner/name",
     ),
     Bad(
+        "repository of an adapter with the tag of a GGUF model",
+        spec(adapters=[{"name": "sql", "source": {"huggingFace": {"repository": "a/b:Q4_K_M"}}}]),
+        "spec.adapters[0].source.huggingFace.repository",
+        "written owner/name, without a tag",
+    ),
+    Bad(
         "endpoint of another scheme",
         source(huggingFace={"repository": "a/b", "endpoint": "file:///etc"}),
         "spec.model.source.huggingFace.endpoint",

@@ -25,7 +25,7 @@ from octavo_operator.api.names import pod_labels
 from octavo_operator.api.network_policy import NetworkPolicy
 from octavo_operator.api.quantity import Quantity, Size, parse_quantity
 from octavo_operator.api.schema import ListType, Rule, SpecModel, all_keys, exactly_one_of, pattern, section
-from octavo_operator.api.source import ModelSource, SecretReference
+from octavo_operator.api.source import AdapterSource, ModelSource, SecretReference
 
 
 class Model(SpecModel):
@@ -42,7 +42,7 @@ class Adapter(SpecModel):
     """A LoRA adapter, served under its own name."""
 
     name: ModelName = Field(description="Name in the OpenAI API; not the model's name or one of its aliases.")
-    source: ModelSource = Field(description="Source of the adapter's weights. Set exactly one field.")
+    source: AdapterSource = Field(description="Source of the adapter's weights. Set exactly one field.")
 
 
 class ResourceClaim(SpecModel):

@@ -1,4 +1,4 @@
-"""The sources of weights: one union, used by the model and by its adapters."""
+"""The sources of weights: one union for the model, and the same for its adapters with a narrower repository."""
 
 from __future__ import annotations
 
@@ -99,3 +99,22 @@ class ModelSource(SpecModel):
     s3: S3Source | None = Field(None, description="Objects in an S3 bucket.")
     image: ImageSource | None = Field(None, description="An OCI image that holds the weights.")
     demo: Literal["smollm2"] | None = Field(None, description="The small model that the engine's image contains.")
+
+
+class AdapterRepository(HuggingFaceSource):
+    """A repository of an adapter. It has no tag: tags name GGUF models, and an adapter is what PEFT writes."""
+
+    repository: Annotated[
+        str,
+        Field(max_length=257),
+        pattern(
+            f"{_HF_NAME}/{_HF_NAME}",
+            "must be written owner/name, without a tag: an adapter has no GGUF models",
+        ),
+    ] = Field(description="Repository of a PEFT adapter, written owner/name.")
+
+
+class AdapterSource(ModelSource):
+    """The source of an adapter's weights. Exactly one member is set."""
+
+    hugging_face: AdapterRepository | None = Field(None, description="A repository of the Hugging Face Hub.")
