@@ -62,11 +62,16 @@ def tags_of(models: Iterable[str]) -> list[str]:
 
 
 def _named(models: Iterable[str], tag: str) -> list[str]:
-    """Return the models of this very tag, or else those whose names end with it."""
+    """Return the models whose path is this tag, or else the name, its last part, or the end of the path.
+
+    So each of `tags_of` names its own model, even if that one's path is also the name of others.
+    """
     stems = {model: _stem(model).lower() for model in models}
     tag = tag.lower()
-    own = [model for model, stem in stems.items() if _short(_name(stem)) == tag]
-    return own or [model for model, stem in stems.items() if f"/{stem}".endswith((f"/{tag}", f"-{tag}", f".{tag}"))]
+    for form in (_stem, _name, lambda path: _short(_name(path))):
+        if own := [model for model, stem in stems.items() if form(stem) == tag]:
+            return own
+    return [model for model, stem in stems.items() if f"/{stem}".endswith((f"/{tag}", f"-{tag}", f".{tag}"))]
 
 
 def _name(path: str) -> str:

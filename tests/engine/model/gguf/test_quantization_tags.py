@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.gguf.quantization_tags import model_of
+from octavo_engine.model.gguf.quantization_tags import model_of, tags_of
 
 FILES = [
     "README.md",
@@ -67,6 +67,14 @@ def test_models_of_the_same_name_are_named_by_their_folders() -> None:
     with pytest.raises(ModelLoadError, match=r"no \.gguf models .*\(tags: Q4_0, base/model-Q8_0, chat/model-Q8_0\)"):
         model_of("o/n", files, "hat/model-Q8_0")
     assert model_of("o/n", files, "Chat/model-q8_0") == "chat/model-Q8_0.gguf"
+
+
+@pytest.mark.parametrize(
+    "files", [["Q4_0/model.gguf", "Q8_0/model.gguf", "model.gguf"], ["a/Q4_0.gguf", "b/model-Q4_0.gguf"]]
+)
+def test_each_tag_in_the_list_names_its_model(files: list[str]) -> None:
+    """Also one without a folder, whose name others have in folders."""
+    assert sorted(model_of("o/n", files, tag) for tag in tags_of(files)) == files
 
 
 def test_a_model_that_has_layers_for_further_tokens_is_one() -> None:
