@@ -355,3 +355,30 @@ def test_a_huge_config_is_not_even_parsed(tmp_path):
         file.truncate(1 << 30)
     with pytest.raises(ModelLoadError, match="too large"):
         read_spec(ModelFiles("test", directory=tmp_path))
+
+
+ULTRABERT = {**SIZES, "architectures": ["UltrabertModel"]}
+
+
+def test_ultrabert_s_published_files_have_a_window_and_a_base_for_each_layer(tmp_path):
+    published = {"attention_windows": [9, 0, 9], "rope_theta": [100.0, 3000.0, 100.0]}
+    mixers = [layer.mixer for layer in spec_of(tmp_path, {**ULTRABERT, **published}).layers]
+    assert [(mixer.window, mixer.rope.theta) for mixer in mixers] == [(10, 100.0), (None, 3000.0), (10, 100.0)]
+    mixers = [layer.mixer for layer in spec_of(tmp_path, {**ULTRABERT, "rope_theta": 100.0}).layers]
+    assert [mixer.rope.theta for mixer in mixers] == [100.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("published", "why"),
+    [
+        ({"attention_windows": [9, 5, 0]}, "attention_windows .* has windows of several sizes"),
+        ({"attention_windows": [9, 0]}, "does not name 3 layers"),
+        ({"layer_types": 5, "rope_theta": [100.0]}, "layer_types 5"),
+        ({"rope_theta": "100"}, "rope_theta '100' is not a number"),
+        ({"rope_theta": [100.0, 3000.0]}, "rope_theta .* does not have a number for each of 3 layers"),
+        ({"rope_theta": [100.0, 200.0, 3000.0]}, "rope_theta .* differs between layers of one type"),
+    ],
+)  # fmt: skip
+def test_numbers_of_ultrabert_s_layers_that_are_not_computed_are_refused(tmp_path, published, why):
+    with pytest.raises(ModelLoadError, match=why):
+        spec_of(tmp_path, {**ULTRABERT, **published})
