@@ -54,7 +54,7 @@ def obstacles(facts: Facts) -> list[Obstacle]:
             found.append(each)
     if found:
         seen, reasons = {other.text for other in found}, {other.reason for other in found}
-        found += [each for each in _events(facts, reasons) if not any(each.text in text for text in seen)]
+        found += [each for each in _events(facts, reasons) if not any(each.text.rstrip(".") in text for text in seen)]
     return found
 
 

@@ -79,6 +79,14 @@ def test_nothing_is_in_the_way_of_a_service_that_serves() -> None:
     )
 
 
+def test_an_event_whose_full_stop_gave_way_to_advice_is_not_repeated() -> None:
+    message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    lost = pod("good-1", conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                                      "message": message}])  # fmt: skip
+    (only,) = obstacles(Facts(service(lost), [lost], events=[warning("Pod", "good-1", message)]))
+    assert "selector; change spec.scheduling.nodeSelector" in only.text
+
+
 def test_a_missing_gpu_is_one_obstacle_and_events_that_repeat_it_are_none() -> None:
     facts = Facts(
         service(WITHOUT_GPU),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.api.engine_flags import EXTRA, FIELDS
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.adapters import SIDECAR
 from octavo_operator.render.container import CONTAINER
@@ -46,6 +47,7 @@ _KILLED_WITHOUT_PROBES = (  # what fetches, a model or adapters
 _MISSING = re.compile(r'\b(secret|configmap)s? (?:"|cache\b|\S+/)', re.IGNORECASE)
 """The object that a container's environment is read from, in the words of a node that cannot read it."""
 _OWN_PREFIX = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
+_SETTING = re.compile(r"(?<![\w-])(?:--[a-z][a-z0-9-]*|HF_ENDPOINT\b)")
 _LONGEST_MESSAGE = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
@@ -108,9 +110,18 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
             "spec.rollout.startupTimeoutSeconds if the model needs longer to load",
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
-    said = f": {words}" if words else ""
+    said = f": {words}{_fields_of_settings(words)}" if words else ""
     help_ = f"; {_killed_help(pod, container['name'])}" if code == _KILLED else ""
     return Problem(reason, f"pod {pod} ended with exit code {code}{said}{help_}")
+
+
+def _fields_of_settings(words: str) -> str:
+    """Return in brackets the fields of the spec for the flags that the engine names in `words`; "" for none."""
+    places = {"HF_ENDPOINT": "is spec.model.source.huggingFace.endpoint"}
+    places |= {f"--{flag}": "goes into spec.engine.extraArgs" for flag in EXTRA}
+    places |= {f"--{flag}": f"is spec.{field}" for flag, field in FIELDS.items()}
+    named = [f"{each} {places[each]}" for each in dict.fromkeys(_SETTING.findall(words)) if each in places]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _killed_help(pod: str, container: str) -> str:

@@ -319,7 +319,8 @@ def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
     if not names:
         what = f"node {spec.get('nodeName')} has not started pod {name} yet: its network, runtime or a volume may fail"
         return Problem(Reason.NO_SANDBOX, f"{what}; kubectl describe pod {name} says which")
-    message = f"pod {name} waits for its volumes: {', '.join(names)}; kubectl describe pod {name} says which is missing"
+    asked = "which is missing" if len(names) > 1 else "whether it is missing"
+    message = f"pod {name} waits for its volumes: {', '.join(names)}; kubectl describe pod {name} says {asked}"
     return Problem(Reason.WAITING_FOR_VOLUMES, message)
 
 

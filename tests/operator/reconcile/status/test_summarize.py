@@ -134,6 +134,16 @@ TROUBLES = [
     (exited(2, "octavo-engine serve: unknown flag --x"), Reason.CONFIGURATION_ERROR, "unknown flag --x"),
     (exited(3, "no such repository"), Reason.MODEL_NOT_FOUND, "no such repository"),
     (exited(4, "needs 16.1 GiB, has 8.0 GiB"), Reason.OUT_OF_MEMORY, "needs 16.1 GiB"),
+    (
+        exited(2, "--max-model-len 9 is too long; lower --max-model-len, or use --device cpu"),
+        Reason.CONFIGURATION_ERROR,
+        "cpu (--max-model-len is spec.engine.maxModelLength, --device goes into spec.engine.extraArgs)",
+    ),
+    (
+        exited(3, "set HF_ENDPOINT to a mirror"),
+        Reason.MODEL_NOT_FOUND,
+        "a mirror (HF_ENDPOINT is spec.model.source.huggingFace.endpoint)",
+    ),
     (exited(5), Reason.ENGINE_STALLED, "exit code 5"),
     (exited(0), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
     (exited(143), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
@@ -460,7 +470,7 @@ def unmounted(since: str, container: dict[str, Any] | None = None) -> dict[str, 
 def test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts(since: str, reported: bool) -> None:
     ready = condition(summary(unmounted(since), children=deployment()), ConditionType.READY)
     assert (ready.reason == Reason.WAITING_FOR_VOLUMES) is reported
-    assert ("Secret clients" in ready.message) is reported
+    assert ("volumes: Secret clients; kubectl describe pod good-1 says whether it is" in ready.message) is reported
 
 
 def test_a_config_map_that_is_waited_for_is_named_too() -> None:
@@ -489,7 +499,8 @@ def test_a_missing_volume_is_named(container: dict[str, Any] | None) -> None:
         status.loading,
         *(condition(status, kind) for kind in (ConditionType.READY, ConditionType.PROGRESSING)),
     ):
-        assert "Secret clients, PersistentVolumeClaim weights" in found_in.message
+        assert "Secret clients, PersistentVolumeClaim weights; kubectl describe pod" in found_in.message
+        assert found_in.message.endswith("says which is missing")
     assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_VOLUMES
     assert "Secret clients" in condition(summary(kept, children=after), ConditionType.DEGRADED).message
 
