@@ -175,10 +175,10 @@ async def test_when_the_autoscaler_that_interfered_is_deleted_the_operator_scale
     world.autoscalers = [autoscaler("theirs")]
     for _ in range(240):  # an hour
         world.seconds += 15
-        found = await world.look()
+        found = await world.scale_once()
         world.deployment["spec"]["replicas"] = 1
     assert "HorizontalPodAutoscaler theirs keeps changing the number of replicas" in found[2]
     world.autoscalers = []
     world.seconds += 15
-    await world.look()
+    await world.scale_once()
     assert world.deployment["spec"]["replicas"] == 7
