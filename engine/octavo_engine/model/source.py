@@ -87,7 +87,8 @@ def _hub_model(model: str) -> re.Match[str] | None:
 
 
 def _no_model(model: str) -> ModelLoadError:
-    meant = f"did you mean {DEMO_MODEL}? Otherwise " if difflib.get_close_matches(model, [DEMO_MODEL]) else ""
+    is_near = difflib.get_close_matches(model.lower(), [DEMO_MODEL])  # SmolLM2-135M, as make demo calls it, is too
+    meant = f"did you mean {DEMO_MODEL}? Otherwise " if is_near else ""
     return ModelLoadError(
         f"{model or repr(model)}: there is no such file or directory, and it is not a Hugging Face id either (those "
         f"look like owner/name, or owner/name:Q4_K_M for one of its .gguf files); {meant}give a path, an id, "

@@ -163,10 +163,11 @@ def test_an_unknown_model(command, capsys):
     assert output.out == ""
 
 
-def test_serve_refuses_a_misspelled_model_without_starting_an_engine(capsys):
-    assert main(["serve", "smolm2"]) == 3
+@pytest.mark.parametrize("model", ["smolm2", "SmolLM2-135M", "SMOLLM"])
+def test_serve_refuses_a_misspelled_model_without_starting_an_engine(model, capsys):
+    assert main(["serve", model]) == 3
     assert re.fullmatch(
-        r"octavo-engine: smolm2: there is no such file .*; did you mean smollm2\? Otherwise give .*\n",
+        rf"octavo-engine: {model}: there is no such file .*; did you mean smollm2\? Otherwise give .*\n",
         capsys.readouterr().err,
     )
 
