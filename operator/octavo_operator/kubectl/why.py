@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,18 +44,31 @@ class Obstacle:
 
 
 def obstacles(facts: Facts) -> list[Obstacle]:
-    """Return the obstacles, the most likely cause first; each sentence once.
+    """Return the obstacles, the most likely cause first; each sentence once, also where it is true of several pods.
 
     Events are past: they are only shown while there is another obstacle.
     """
-    found: list[Obstacle] = []
-    for each in _present(facts):
-        if not any(each.text in other.text for other in found):
-            found.append(each)
+    pods = [pod["metadata"]["name"] for pod in facts.pods]
+    found = _with_news([], _present(facts), pods)
     if found:
-        seen, reasons = {other.text for other in found}, {other.reason for other in found}
-        found += [each for each in _events(facts, reasons) if not any(each.text.rstrip(".") in text for text in seen)]
+        found = _with_news(found, _events(facts, {other.reason for other in found}), pods)
     return found
+
+
+def _with_news(found: Sequence[Obstacle], more: Iterable[Obstacle], pods: Sequence[str]) -> list[Obstacle]:
+    """Return `found`, and of `more` those whose sentence is new, whichever of the `pods` it names."""
+    kept = list(found)
+    for each in more:
+        if not any(_without_names(each.text, pods) in _without_names(other.text, pods) for other in kept):
+            kept.append(each)
+    return kept
+
+
+def _without_names(text: str, pods: Sequence[str]) -> str:
+    """Return `text` without names of pods, and without its full stop, which advice that follows replaces."""
+    for pod in pods:
+        text = text.replace(pod, "")
+    return text.rstrip(".")
 
 
 def report(facts: Facts, found: Sequence[Obstacle]) -> str:

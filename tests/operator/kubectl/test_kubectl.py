@@ -87,6 +87,15 @@ def test_an_event_whose_full_stop_gave_way_to_advice_is_not_repeated() -> None:
     assert "selector; change spec.scheduling.nodeSelector" in only.text
 
 
+def test_what_is_true_of_several_pods_is_said_once() -> None:
+    conditions = WITHOUT_GPU["status"]["conditions"]
+    pods = [WITHOUT_GPU, pod("good-2", conditions=conditions)]
+    events = [warning("Pod", name, "no such Secret") for name in ("good-1", "good-2")]
+    first, second = obstacles(Facts(service(*pods), pods, events=events))
+    assert first.about == "condition Ready=False" and "pod good-1 cannot be scheduled" in first.text
+    assert second.text == "no such Secret"
+
+
 def test_a_missing_gpu_is_one_obstacle_and_events_that_repeat_it_are_none() -> None:
     facts = Facts(
         service(WITHOUT_GPU),
