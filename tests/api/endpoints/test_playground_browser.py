@@ -189,6 +189,20 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     assert [difference.locator("p").evaluate(own, of_the_other) for of_the_other in ("INS", "DEL")] == kept
 
 
+def test_long_answers_that_differ_only_at_their_ends_are_not_called_the_same(
+    start: Callable[..., Served], context: BrowserContext
+) -> None:
+    page = opened(context, start().url)
+    answers = ("word " * 1500 + "left", "word " * 1500 + "right")
+    kept = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}] for answer in answers]
+    session = {"compare": True, "columns": [{"model": "", "messages": messages} for messages in kept]}
+    page.evaluate("session => { sessionStorage['octavo-session'] = session }", json.dumps(session))
+    page.reload()
+    difference = page.locator("#difference")
+    expect(difference).to_contain_text("the first 1500 words are compared")
+    expect(difference.get_by_role("heading")).to_have_text("Struck through: only in A. Underlined: only in B.")
+
+
 def test_an_adapter_that_is_loaded_can_be_chosen_and_compared_with_the_base(
     start: Callable[..., Served], context: BrowserContext
 ) -> None:
