@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
 from octavo_engine.model.families.eurobert import encoder
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.ultrabert_fields import with_types
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ClassifierSpec, ModelSpec
 
 
 def _read(architecture: str, fields: Fields) -> ModelSpec:
-    fields = _with_types(fields)
+    fields = with_types(fields)
     windows = reading.windows(fields, default=lambda _: False)
     classes = _classifier(fields) if architecture.endswith("ForSequenceClassification") else None
     seen = [None if window is None else window + 1 for window in windows]  # here the token itself counts
     return encoder(fields, architecture, classes, seen)
-
-
-def _with_types(fields: Fields) -> Fields:
-    """Return the fields with `layer_types` and `rope_parameters`, for which published files have one number a layer."""
-    values, sizes = dict(fields.values), fields.integers("attention_windows")
-    if len(set(sizes) - {0}) > 1:
-        raise fields.wrong("attention_windows", list(sizes), "has windows of several sizes, which is not supported")
-    values["sliding_window"] = next(filter(None, sizes), fields.integer("sliding_window", 1, 1 << 30))
-    attends = sizes or [(layer + 1) % 3 for layer in range(reading.num_layers(fields))]
-    default = ["sliding_attention" if each else "full_attention" for each in attends]
-    values.setdefault("layer_types", default)
-    kinds = reading.layer_types(replace(fields, values=values), set(_BASES), default.__getitem__)
-    if not fields.has("rope_parameters"):
-        bases = _bases(fields, kinds) if fields.has("rope_theta") else _BASES
-        values["rope_parameters"] = {kind: {"rope_theta": base} for kind, base in bases.items()}
-    values.pop("rope_theta", None)
-    return replace(fields, values=values)
-
-
-def _bases(fields: Fields, kinds: list[str]) -> dict[str, Any]:
-    """Return the base of RoPE of each type of layers from the bases of all layers, or from one for all."""
-    given = fields.values["rope_theta"]
-    bases = given if isinstance(given, list) else [given] * len(kinds)
-    if len(bases) != len(kinds):
-        raise fields.wrong("rope_theta", bases, f"does not have a number for each of {len(kinds)} layers")
-    of_kind = dict(zip(kinds, bases, strict=True))
-    if [of_kind[kind] for kind in kinds] != bases:
-        raise fields.wrong("rope_theta", bases, "differs between layers of one type, which is not supported")
-    return of_kind
 
 
 def _classifier(fields: Fields) -> ClassifierSpec:
@@ -58,7 +28,6 @@ def _classifier(fields: Fields) -> ClassifierSpec:
     return classifier(fields, pooling=pooling, bias=True)
 
 
-_BASES = {"sliding_attention": 10000.0, "full_attention": 2560000.0}
 _DEFAULTS = {"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "sliding_window": 128}
 ULTRABERT_FAMILIES = tuple(
     Family(
