@@ -23,6 +23,7 @@ from octavo_engine.kernels.experts.moe import mixture_of_experts
 from octavo_engine.kernels.fp8 import quantize
 from octavo_engine.kernels.fp8_activations import Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
+from octavo_engine.kernels.gather import gather_step
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.recurrent.causal_conv import causal_conv
@@ -70,9 +71,9 @@ def test_gathering(found: Found) -> None:
     table = table_of(max(COUNTS) + 2)
     for count in COUNTS:
         decodes = {"decode_rows": list(range(count)), "decode_starts": [17 * count] * count}
-        inputs._by_kernel(StepPlan(0, **decodes), table, None)
+        inputs._by_kernel(StepPlan(0, **decodes), table, None, gather_step)
         chunks = tuple(Chunk(count + i, 16 * i, count, samples=True) for i in range(2))
-        inputs._by_kernel(StepPlan(0, chunks=chunks, **decodes), table, None)
+        inputs._by_kernel(StepPlan(0, chunks=chunks, **decodes), table, None, gather_step)
 
 
 @pytest.mark.parametrize("filtered", [False, True])
