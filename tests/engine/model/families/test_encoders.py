@@ -250,7 +250,7 @@ def test_a_prompt_has_to_fit_into_a_step(tmp_path: Path) -> None:
     short, long = sized(max_num_batched_tokens=64), sized()
     assert (short.plan.max_model_len, long.plan.max_model_len) == (64, 130)
     assert long.plan.kv_bytes == 0 == long.plan.need.kv_per_token
-    with pytest.raises(ConfigurationError, match="--max-num-batched-tokens 64 are fewer"):
+    with pytest.raises(ConfigurationError, match="in one step of at most 64 tokens"):
         sized(max_num_batched_tokens=64, max_model_len=100)
     with pytest.raises(ConfigurationError, match="attention in both directions"):
         sized(attention_backend="triton")
