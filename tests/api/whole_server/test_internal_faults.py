@@ -59,7 +59,9 @@ class Accepting:
 
     def is_served(self, client: socket.socket) -> bool:
         """Return True if the connection is handed on; False if it is closed."""
+        deadline = time.monotonic() + PATIENCE
         while self.given.empty():
+            assert time.monotonic() < deadline, f"neither handed on nor closed; the thread: {self.acceptor.ended}"
             client.settimeout(0.02)
             with contextlib.suppress(TimeoutError):
                 with contextlib.suppress(ConnectionResetError):
@@ -76,7 +78,22 @@ def accepting() -> Iterator[Accepting]:
         accepting = Accepting(opened)
         accepting.acceptor.start()
         opened.callback(accepting.acceptor.stop)
+        turning = threading.Event()
+        accepting.acceptor._loop.call_soon_threadsafe(turning.set)
+        assert turning.wait(PATIENCE)  # what a test replaces is used by the thread's start too
         yield accepting
+
+
+def test_an_acceptor_that_cannot_begin_closes_its_sockets(accepting: Accepting) -> None:
+    """Clients would otherwise connect, and wait for an answer until the process ends."""
+    listener = Listener(socket.AF_INET)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    failing = Acceptor(Listeners(listener), 100, accepting.give, lambda _: asyncio.Protocol)
+    failing._loop.add_reader = Mock(side_effect=MemoryError)  # type: ignore[method-assign]
+    failing.start()
+    assert isinstance(failing.ended.exception(PATIENCE), MemoryError)
+    assert listener.fileno() == -1
 
 
 @pytest.mark.parametrize("method", ["register", "accept", "connect_accepted_socket"])

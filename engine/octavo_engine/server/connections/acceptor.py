@@ -195,11 +195,11 @@ class Acceptor:
             self.ended.set_result(None)
 
     def _serve(self) -> None:
-        for listener, then in self._listeners:
-            listener.setblocking(False)
-            self._listen(listener, then)
-        self._loop.add_reader(self._awaited.fileno(), self._on_first_bytes)
         try:
+            for listener, then in self._listeners:
+                listener.setblocking(False)
+                self._listen(listener, then)
+            self._loop.add_reader(self._awaited.fileno(), self._on_first_bytes)
             self._loop.run_forever()
         finally:
             self._close()
