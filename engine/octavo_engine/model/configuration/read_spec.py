@@ -18,9 +18,9 @@ from octavo_engine.model.checkpoint.safetensors_file import SafetensorsHeader, h
 from octavo_engine.model.checkpoint.tensors import FLOATS
 from octavo_engine.model.configuration.plain_weights import with_plain_weights
 from octavo_engine.model.configuration.pooling import longest_text
-from octavo_engine.model.configuration.tied_head import with_stored_head
+from octavo_engine.model.configuration.tied_head import tied_if_no_head, with_stored_head
 from octavo_engine.model.families import FAMILIES, Family, family_of
-from octavo_engine.model.families.multimodal import language_model, within_wrapper
+from octavo_engine.model.families.multimodal import is_tied_without_head, language_model, within_wrapper
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_language_models import PLAIN_HEADS
 from octavo_engine.model.fields import Fields
@@ -85,7 +85,10 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["dtype"] = _most_common_dtype(headers)
     if config.get("quantization_config") is None and (files.directory / _QUANTIZATION).is_file():
         config["quantization_config"] = {**read_json(files.directory / _QUANTIZATION), "quant_method": "modelopt"}
-    spec = with_plain_weights(with_stored_head(_of_config(config, path), headers), headers, files.directory)
+    spec = _of_config(config, path)
+    if is_tied_without_head(config):
+        spec = tied_if_no_head(spec, headers)
+    spec = with_plain_weights(with_stored_head(spec, headers), headers, files.directory)
     if headers:
         _check_experts(spec, path)
     if spec.head is not None:

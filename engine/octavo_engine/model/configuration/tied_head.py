@@ -1,4 +1,4 @@
-"""Finds files with a head of its own although config.json says that head and embedding are tied."""
+"""Compares what config.json says of the head with the files: some have one although it is tied, others have none."""
 
 from __future__ import annotations
 
@@ -59,3 +59,13 @@ def _alike(path: Path, tensor: TensorHeader, other_path: Path, other: TensorHead
                 return False
             left -= part
     return True
+
+
+def tied_if_no_head(spec: ModelSpec, headers: Sequence[SafetensorsHeader]) -> ModelSpec:
+    """Return `spec` tied if there are weight files with these headers, and they have no head."""
+    if spec.head is None or not headers:
+        return spec
+    heads = {f"{spec.names.head}.{end}" for end in ("weight", *_PACKED)}
+    if any(spec.stored_names.own(name) in heads for header in headers for name in header.tensors):
+        return spec
+    return replace(spec, head=replace(spec.head, tied=True))

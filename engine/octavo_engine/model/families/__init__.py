@@ -35,7 +35,7 @@ from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.dots3_note import DOTS3_NOTE
 from octavo_engine.model.families.embedding_gemma2 import EMBEDDING_GEMMA2
-from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
+from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM, PADDLE_OCR
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.ernie_vl_moe import ERNIE4_5_VL_MOE
 from octavo_engine.model.families.eurobert import EUROBERT_FAMILIES
@@ -185,6 +185,7 @@ _ALL = (
     CWM,
     ERNIE4_5,
     HELIUM,
+    PADDLE_OCR,
     EXAONE,
     EXAONE4,
     GEMMA,

@@ -1,4 +1,7 @@
-"""Dense ERNIE 4.5 of Baidu and Helium 1 of Kyutai: Llama whose RoPE rotates pairs of neighbouring dimensions."""
+"""Dense ERNIE 4.5 of Baidu and Helium 1 of Kyutai: Llama whose RoPE rotates pairs of neighbouring dimensions.
+
+The ERNIE 4.5 inside PaddleOCR-VL rotates Llama's pairs.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,20 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec
 
 
-def _read(fields: Fields, architecture: str, *, qkv_bias: bool, bias: bool, mlp_bias: bool, tied: bool) -> ModelSpec:
+def _read(
+    fields: Fields,
+    architecture: str,
+    *,
+    qkv_bias: bool,
+    bias: bool,
+    mlp_bias: bool,
+    tied: bool,
+    interleaved: bool = True,
+) -> ModelSpec:
     norm = reading.rms_norm(fields)
+    attention = reading.attention(fields, qkv_bias=qkv_bias, output_bias=bias)
     layer = LayerSpec(
-        mixer=reading.interleaved(reading.attention(fields, qkv_bias=qkv_bias, output_bias=bias)),
+        mixer=reading.with_rope(attention, interleaved=interleaved),
         feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
         norms=reading.norms_before(norm),
     )
@@ -19,9 +32,10 @@ def _read(fields: Fields, architecture: str, *, qkv_bias: bool, bias: bool, mlp_
     return reading.model(fields, architecture, reading.repeated(fields, layer), norm=norm, head=head)
 
 
-def _read_ernie(fields: Fields) -> ModelSpec:
+def _read_ernie(fields: Fields, architecture: str, *, interleaved: bool) -> ModelSpec:
     bias = fields.boolean("use_bias", False)
-    return _read(fields, ERNIE4_5.architecture, qkv_bias=bias, bias=bias, mlp_bias=bias, tied=True)
+    biases = {"qkv_bias": bias, "bias": bias, "mlp_bias": bias}
+    return _read(fields, architecture, **biases, tied=True, interleaved=interleaved)
 
 
 def _read_helium(fields: Fields) -> ModelSpec:
@@ -29,19 +43,26 @@ def _read_helium(fields: Fields) -> ModelSpec:
     return _read(fields, HELIUM.architecture, qkv_bias=qkv_bias, bias=False, mlp_bias=mlp_bias, tied=False)
 
 
-ERNIE4_5 = Family(
+_ERNIE_DEFAULTS = {
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "max_position_embeddings": 131072,
+    "eos_token_id": 2,
+}
+ERNIE4_5: Family = Family(
     architecture="Ernie4_5ForCausalLM",
     model_type="ernie4_5",
-    read=_read_ernie,
-    defaults={
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "max_position_embeddings": 131072,
-        "eos_token_id": 2,
-    },
+    read=lambda fields: _read_ernie(fields, ERNIE4_5.architecture, interleaved=True),
+    defaults=_ERNIE_DEFAULTS,
+)
+PADDLE_OCR: Family = Family(
+    architecture="PaddleOCRTextForCausalLM",
+    model_type="paddleocr_vl_text",
+    read=lambda fields: _read_ernie(fields, PADDLE_OCR.architecture, interleaved=False),
+    defaults=_ERNIE_DEFAULTS,
 )
 HELIUM = Family(
     architecture="HeliumForCausalLM",

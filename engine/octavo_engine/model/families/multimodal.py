@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
-from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED
+from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED, TIED_BY_DEFAULT
 from octavo_engine.model.families.multimodal_modules import OTHER_MODULES
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES, deepseek_class
 
@@ -66,9 +66,8 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
     Its `architectures` has the language model's class, or else a text that names what is not known.
     """
-    names = config.get("architectures")
-    wrapper = names[0] if isinstance(names, list) and names else None
-    if not isinstance(wrapper, str) or wrapper not in WRAPPERS:
+    wrapper = _wrapper(config)
+    if wrapper is None:
         return None
     if isinstance(
         thinker := config.get("thinker_config"), Mapping
@@ -85,3 +84,18 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
         architecture = deepseek_class(fields)
     fields["architectures"] = [architecture or f"{wrapper} of text_config.model_type {kind}"]
     return fields
+
+
+def is_tied_without_head(config: Mapping[str, Any]) -> bool:
+    """Return True if a model of this config.json whose files have no head uses its embedding as the head.
+
+    `tie_word_embeddings` in `text_config` does not matter: transformers reads the one beside it.
+    """
+    return _wrapper(config) in TIED_BY_DEFAULT and config.get("tie_word_embeddings") is None
+
+
+def _wrapper(config: Mapping[str, Any]) -> str | None:
+    """Return the architecture of `config` if it is one that contains a language model."""
+    names = config.get("architectures")
+    wrapper = names[0] if isinstance(names, list) and names else None
+    return wrapper if isinstance(wrapper, str) and wrapper in WRAPPERS else None

@@ -74,7 +74,7 @@ WRAPPERS: Mapping[str, str] = {
     "MuseGlimmerForConditionalGeneration": "MuseGlimmerTextForCausalLM",
     "MusicFlamingoForConditionalGeneration": "",
     "Ovis2ForConditionalGeneration": "",
-    "PaddleOCRVLForConditionalGeneration": "LlamaForCausalLM",
+    "PaddleOCRVLForConditionalGeneration": "PaddleOCRTextForCausalLM",
     "PerceptionLMForConditionalGeneration": "",
     "QianfanOCRForConditionalGeneration": "",
     "Qwen2AudioForConditionalGeneration": "",

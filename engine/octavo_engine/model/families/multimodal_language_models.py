@@ -55,3 +55,15 @@ PLAIN_HEADS = frozenset(WRAPPERS).difference(
 """Architectures that compute logits without the scales and softcaps of their language model."""
 NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
 """Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""
+TIED_BY_DEFAULT = frozenset(
+    f"{name}ForConditionalGeneration"
+    for name in (
+        *("AyaVision", "Cohere2Vision", "DeepseekVL", "DeepseekVLHybrid", "Ernie4_5_VLMoe", "FunAsrNano", "Gemma3"),
+        *("Gemma3n", "Gemma4", "Gemma4Unified", "GlmAsr", "GotOcr2", "GraniteDocling", "GraniteSpeech"),
+        *("GraniteSpeechPlus", "HunYuanVL", "HyperCLOVAXVisionV2", "InternVL", "Janus", "KimiK25", "Kimi_K25"),
+        *("Lfm2Vl", "Lfm3Vl", "LightOnOcr", "MiniCPMOcr", "Mistral3", "MossTranscribeDiarize", "Ovis2"),
+        *("PaddleOCRVL", "Qwen3ASR"),
+    )
+)
+"""Architectures whose head is the embedding where neither config.json says anything about it nor the files have a head.
+"""

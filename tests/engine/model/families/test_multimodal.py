@@ -21,6 +21,7 @@ from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.families.multimodal import within_wrapper
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
+from octavo_engine.model.families.multimodal_language_models import TIED_BY_DEFAULT
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles
@@ -108,7 +109,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Janus": ({}, IMAGES),
     "Fuyu": ({"model_type": "persimmon", "num_key_value_heads": 8}, {}),
-    "PaddleOCRVL": ({"head_dim": 16, "hidden_size": 128, "rope_parameters": MROPE}, IMAGES),
+    "PaddleOCRVL": ({"head_dim": 16, "hidden_size": 128, "use_bias": True, "rope_parameters": MROPE}, IMAGES),
     "GlmOcr": (
         {"head_dim": 16, "hidden_size": 128, "rope_parameters": MROPE},
         {**QWEN_IMAGES, "out_hidden_size": 128},
@@ -476,6 +477,38 @@ def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
         path = tmp_path / "config.json"
         path.write_text(path.read_text().replace("Kimi_K25For", "KimiK25For"))
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["HyperCLOVAXVisionV2", "Kimi_K25"])
+def test_a_head_that_neither_config_json_nor_the_files_state_is_the_embedding(name: str, tmp_path: Path) -> None:
+    """In classes that tie both by default, whatever the language model's own fields say."""
+    model = make(name)
+    save(model, tmp_path)
+    path, file = tmp_path / "config.json", tmp_path / "model.safetensors"
+    config = json.loads(path.read_text())
+    del config["tie_word_embeddings"]
+    config["text_config"]["tie_word_embeddings"] = False
+    path.write_text(json.dumps(config))
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+    tensors = load_file(file)
+    embedding = next(values for tensor, values in tensors.items() if tensor.endswith("embed_tokens.weight"))
+    save_file({**tensors, "language_model.lm_head.weight": embedding + 1}, file)
+    assert not read_spec(ModelFiles("test", directory=tmp_path)).head.tied
+    save_file({**tensors, "language_model.lm_head.weight": embedding.clone()}, file)
+    path.write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    assert read_spec(ModelFiles("test", directory=tmp_path)).head.tied
+
+
+def test_which_heads_are_tied_by_default() -> None:
+    """They are those of transformers; Moonshot's own name of Kimi K2.5 is not one of its classes."""
+    import transformers
+
+    configs = {name: name.replace("ForConditionalGeneration", "Config") for name in WRAPPERS}
+    known = {name: getattr(transformers, config, None) for name, config in configs.items()}
+    expected = {name for name, config in known.items() if getattr(config, "tie_word_embeddings", None) is True}
+    assert TIED_BY_DEFAULT - {"KimiK25ForConditionalGeneration"} == expected
 
 
 MOLMO = {
