@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import inspect
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,10 +129,8 @@ class Served:
         self.http.close()
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Wait until `condition` holds; if it never does, the test's own time limit ends it."""
-        pause = threading.Event()
-        while not condition():
-            pause.wait(0.01)
+        """`wait_until`; the error of a condition that never holds also says how the server has ended, if it has."""
+        wait_until(condition, lambda: f"the server's outcome: {self.outcome!r}")
 
     def openai(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(
@@ -140,6 +140,25 @@ class Served:
     def async_openai(self, **options: Any) -> openai.AsyncOpenAI:
         settings = {"api_key": "none", "max_retries": 0, "timeout": PATIENCE, **options}
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", **settings)
+
+
+def wait_until(condition: Callable[[], object], state: Callable[[], str] = lambda: "") -> None:
+    """Wait until `condition` holds, for at most `PATIENCE` seconds.
+
+    Raises AssertionError with the condition's source and `state()`, what was there instead, if it never does.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {PATIENCE} s still not: {_source(condition)}; {state()}")
+        time.sleep(0.01)
+
+
+def _source(condition: Callable[[], object]) -> str:
+    try:
+        return " ".join(inspect.getsource(condition).split())
+    except (OSError, TypeError):  # such as a method of a built-in class
+        return repr(condition)
 
 
 @contextmanager

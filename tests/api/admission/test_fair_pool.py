@@ -178,9 +178,10 @@ async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do(
     await asyncio.sleep(0)
     most, before = 0, 0
     other = asyncio.create_task(begin("other"))
-    while not all(each.done() for each in rude):
-        await asyncio.sleep(0)
-        most, before = max(most, len(begun) - before), len(begun)
+    async with asyncio.timeout(PATIENCE):
+        while not all(each.done() for each in rude):
+            await asyncio.sleep(0)
+            most, before = max(most, len(begun) - before), len(begun)
     assert most <= BEGUN_AT_ONCE
     assert begun.index("other") <= 3 * BEGUN_AT_ONCE
     await other

@@ -149,8 +149,9 @@ class _Client:
     async def answered(self) -> None:
         """Let the application answer all requests that it has got."""
         self.answers.set()
-        while self.connection.server_state.tasks:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE):
+            while self.connection.server_state.tasks:
+                await asyncio.sleep(0)
         self.answers.clear()
 
 
@@ -173,8 +174,9 @@ async def test_nothing_is_read_while_bytes_wait_even_after_the_body_of_an_answer
     one.send(b"x" * 8)
     one.send(b"GET / HTTP/1.1\r\n", later=True)
     assert not one.transport.reading
-    while not one.transport.reading:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        while not one.transport.reading:
+            await asyncio.sleep(0)
     one.send(b"Host: x\r\n\r\n")
     await one.answered()
     assert one.connection.server_state.total_requests == 2
@@ -198,8 +200,9 @@ async def test_bytes_that_wait_behind_ones_that_are_not_http_are_dropped(client:
     await asyncio.sleep(0)
     one.answers.set()
     one.send(b"more of it", later=True)
-    while one.shared.pacer.busy:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        while one.shared.pacer.busy:
+            await asyncio.sleep(0)
     written = b"".join(call.args[0] for call in one.transport.write.call_args_list)
     assert written.count(b"HTTP/1.1 200 ") == written.count(b"HTTP/1.1 400 ") == 1
     assert not one.transport.abort.called
@@ -223,9 +226,10 @@ async def test_few_requests_end_in_one_iteration_when_very_many_clients_leave_at
 
     tasks = [end("rude") for _ in range(40)] + [end("other")]
     most, before = 0, 0
-    while not all(each.done() for each in tasks):
-        await asyncio.sleep(0)
-        most, before = max(most, len(ended) - before), len(ended)
+    async with asyncio.timeout(PATIENCE):
+        while not all(each.done() for each in tasks):
+            await asyncio.sleep(0)
+            most, before = max(most, len(ended) - before), len(ended)
     assert 0 < most <= shared_state._ENDED_AT_ONCE
     assert ended.index("other") <= 3 * shared_state._ENDED_AT_ONCE
 

@@ -31,7 +31,7 @@ from octavo_engine.server.connections.spare_connection import spare_connections
 from octavo_engine.server.connections.waiting_connections import WaitingConnections
 from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
 from tests.api.hostile import TEXT, keys, raw
-from tests.api.served import PATIENCE, Served, write_keys
+from tests.api.served import PATIENCE, Served, wait_until, write_keys
 
 
 @pytest.fixture
@@ -273,8 +273,7 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
             opened.enter_context(given.get(timeout=PATIENCE))
         waiting = [opened.enter_context(connect()) for _ in range(4)]
         waiting += [opened.enter_context(connect(b"GET /version HTTP/1.1\r\n\r\n"))]
-        while len(accepting._waiting) < 5:
-            time.sleep(0.01)
+        wait_until(lambda: len(accepting._waiting) == 5)
         assert given.empty()
         waiting[0].close()
         waiting[1].shutdown(socket.SHUT_WR)

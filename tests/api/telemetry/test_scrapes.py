@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import queue
 import socket
-import time
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +17,7 @@ from octavo_engine.server.connections.quick_probes import QuickProbes
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_engine.server.telemetry.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
 from octavo_engine.text.tokenizer import Tokenizer
-from tests.api.served import PATIENCE, serve
+from tests.api.served import PATIENCE, serve, wait_until
 
 
 class Renders:
@@ -107,10 +106,7 @@ def test_a_plain_probe_does_not_wait_for_the_scrapes_and_odd_probes_before_it(
         first = connect(path)
         assert clients.get(timeout=PATIENCE) == first.getsockname()
         others = [connect(path) for _ in range(100)]  # more than may wait, and more than may be silent
-        deadline = time.monotonic() + PATIENCE
-        while len(accepting._scrapes) + len(accepting._odd_probes) < acceptor._MOST_PACED:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(accepting._scrapes) + len(accepting._odd_probes) == acceptor._MOST_PACED)
         probe = connect(b"/health/live")
         assert b"".join(iter(lambda: probe.recv(100), b"")) == b"alive"
         assert clients.empty()

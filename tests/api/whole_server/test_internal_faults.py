@@ -27,7 +27,7 @@ from octavo_engine.server.preparation.prepared import Rejected, Setup, Task
 from octavo_engine.server.preparation.text_pool import TextPool, _Turn
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
-from tests.api.served import PATIENCE, Served
+from tests.api.served import PATIENCE, Served, wait_until
 
 
 class Listener(socket.socket):
@@ -140,10 +140,7 @@ def test_a_probe_that_arrives_while_the_acceptor_ends_begins_nothing(
 ) -> None:
     """Otherwise asyncio reports a destroyed task and an error of the server when the server exits."""
     silent = accepting.connect(b"")
-    deadline = time.monotonic() + PATIENCE
-    while not accepting.acceptor._silent and time.monotonic() < deadline:
-        time.sleep(0.005)
-
+    wait_until(lambda: accepting.acceptor._silent)
     begun = threading.Event()
 
     async def probe_while_ending() -> None:
@@ -257,8 +254,7 @@ def test_neither_is_a_first_reading_that_fails(
 def test_an_acceptor_that_ends_hands_over_what_waits_and_closes_the_rest(accepting: Accepting) -> None:
     """A connection that the kernel has, and nothing accepts any more, would be reset when the process ends."""
     silent = accepting.connect(b"")
-    while not accepting.acceptor._silent:
-        time.sleep(0.01)
+    wait_until(lambda: accepting.acceptor._silent)
     held, entered = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from tests.api.real_server import RealServer
+from tests.api.served import PATIENCE
 from tests.history import Record, losses
 
 PROMPT = "Once upon a time"
@@ -139,12 +140,14 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
 
     async with service.run() as address:
         users = [asyncio.create_task(user(number, client_of(address, 2))) for number in range(6)]
-        while len(records) < 18:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE):
+            while len(records) < 18:
+                await asyncio.sleep(0.05)
         assert await asyncio.to_thread(first.end) == 0
         served = len(records)
-        while len(records) < served + 12:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE):
+            while len(records) < served + 12:
+                await asyncio.sleep(0.05)
         over.set()
         await asyncio.gather(*users)
     assert losses(records, undisturbed.tokens) == []
@@ -156,8 +159,9 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
     }
     client = client_of(f"{second.url}/v1", 0)
     streams = [asyncio.create_task(recorded(client, record)) for record in records.values()]
-    while not all(record.tokens for record in records.values()):
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(PATIENCE):
+        while not all(record.tokens for record in records.values()):
+            await asyncio.sleep(0.02)
     assert await asyncio.to_thread(second.end) == 0
     await asyncio.gather(*streams)
     longest = max((record.tokens for record in records.values()), key=len)

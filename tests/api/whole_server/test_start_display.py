@@ -218,8 +218,9 @@ async def test_the_first_line_after_a_pause_comes_an_interval_after_the_requests
         return taken[-1]
 
     logging = asyncio.create_task(load_lines.log_load(read, interval=0.1))
-    while len(taken) <= len(readings):
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE):
+        while len(taken) <= len(readings):
+            await asyncio.sleep(0.01)
     logging.cancel()
     assert [message for message in caplog.messages if "KV cache 77%" in message] == [
         "running 1, waiting 0, 100.0 tokens/s, KV cache 77%, prefix hits -, rejected 0"

@@ -31,6 +31,7 @@ from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import ConfigurationError, EngineDeadError, ModelLoadError
 from octavo_engine.sampling_params import SamplingParams
 from tests.history import Record, losses
+from tests.processes import alive
 
 PROMPT = list(range(40))
 PATIENCE = 120
@@ -470,7 +471,7 @@ async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:
     parent.kill()
     await parent.wait()
     async with asyncio.timeout(PATIENCE):
-        while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
+        while alive(engine):
             await asyncio.sleep(0.05)
 
 

@@ -281,10 +281,10 @@ async def test_one_input_file_is_checked_at_a_time_and_keys_take_turns(
         body = BatchBody(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
         made.append(await running.create(kept.of(name), body))
         await first.wait()
-    while sum(map(len, running._checks._waiting.values())) < 4:
-        await asyncio.sleep(0.01)
-    await running.cancel(made[3])
     async with asyncio.timeout(PATIENCE):
+        while sum(map(len, running._checks._waiting.values())) < 4:
+            await asyncio.sleep(0.01)
+        await running.cancel(made[3])
         while made[3].status != "cancelled":
             await asyncio.sleep(0.01)
     assert checked == ["key-rude"]
