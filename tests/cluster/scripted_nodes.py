@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +29,10 @@ class ScriptedNodes:
 
     def __init__(self, http: httpx2.Client, names: Sequence[str], gpus: int) -> None:
         self._http, self._names, self._gpus = http, names, gpus
-        self._lost: set[str] = set()
+        self._alive = set(names)
+        self._changing = threading.Lock()
+        """Held while `run` speaks for a node: otherwise its word of a moment before would undo what `lose` said."""
+        self._numbers = itertools.count()
         self._ended = threading.Event()
 
     def create(self) -> None:
@@ -44,20 +48,21 @@ class ScriptedNodes:
 
     def lose(self, name: str) -> None:
         """From now on, the node is not heard of; Kubernetes' node controller would note it after 50 s."""
-        self._lost.add(name)
         unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": _now()}
-        self._patch_status(name, {"conditions": [unknown]})
+        with self._changing:
+            self._alive.discard(name)
+            self._patch_status(name, {"conditions": [unknown]})
 
     def find(self, name: str) -> None:
         """The node is heard of again."""
-        self._lost.discard(name)
+        self._alive.add(name)
 
     def run(self) -> None:
         """Keep the nodes and their pods alive, until `end`; an API server that is away for a moment is asked again."""
         while not self._ended.wait(EVERY):
-            with contextlib.suppress(httpx2.HTTPError):
-                for name in self._names:
-                    if name not in self._lost:
+            for name in self._names:
+                with self._changing, contextlib.suppress(httpx2.HTTPError):
+                    if name in self._alive:
                         self._say_ready(name)
                         self._run_pods(name)
 
@@ -81,18 +86,26 @@ class ScriptedNodes:
         self._http.patch(f"{_LEASES}/{name}", json=renewed, headers=_MERGE)
 
     def _patch_status(self, name: str, status: dict[str, Any]) -> None:
-        self._http.patch(f"/api/v1/nodes/{name}/status", json={"status": status}, headers=_MERGE)
+        path = f"/api/v1/nodes/{name}/status"
+        self._http.patch(path, json={"status": status}, headers=_MERGE).raise_for_status()
 
     def _run_pods(self, name: str) -> None:
         for pod in self._pods(name):
             if "deletionTimestamp" in pod["metadata"]:
                 self._http.delete(_path(pod), params={"gracePeriodSeconds": 0})
             elif pod["status"].get("phase") == "Pending":
-                self._http.patch(f"{_path(pod)}/status", json={"status": _running(pod)}, headers=_MERGE)
+                self._http.patch(
+                    f"{_path(pod)}/status", json={"status": _running(pod, self._address())}, headers=_MERGE
+                )
 
     def _pods(self, name: str) -> list[dict[str, Any]]:
         found = self._http.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={name}"})
-        return list(found.json().get("items") or ())
+        return list(found.raise_for_status().json().get("items") or ())
+
+    def _address(self) -> str:
+        """An address that no other pod has."""
+        number = next(self._numbers)
+        return f"10.99.{number // 250}.{number % 250 + 1}"
 
 
 @contextlib.contextmanager
@@ -117,9 +130,9 @@ def _path(pod: dict[str, Any]) -> str:
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
-def _running(pod: dict[str, Any]) -> dict[str, Any]:
+def _running(pod: dict[str, Any], address: str) -> dict[str, Any]:
     """The status of a pod whose containers run and are ready."""
-    now, number = _now(), sum(map(ord, pod["metadata"]["name"]))
+    now = _now()
     kinds = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready", "PodScheduled")
     conditions = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds]
     containers = [
@@ -134,7 +147,6 @@ def _running(pod: dict[str, Any]) -> dict[str, Any]:
         }
         for each in pod["spec"]["containers"]
     ]
-    address = f"10.99.{number // 250 % 250}.{number % 250 + 1}"
     status = {"phase": "Running", "startTime": now, "podIP": address, "podIPs": [{"ip": address}]}
     return {**status, "conditions": conditions, "containerStatuses": containers}
 
