@@ -48,18 +48,18 @@ class AdmissionPolicy:
     ) -> tuple[list[RequestState], list[RequestState]]:
         """Split the begun prompts into those that go on first and those that go on after new requests are admitted.
 
-        The latter are those of heavy tenants, and those outranked: another request, waiting or prefilling, is of a more
-        important lane and, with both requests' ages counted, still more important. Prompts age after admission too.
+        The latter are those of heavy tenants, and those outranked: another request, waiting or prefilling, has a more
+        important priority and, with both requests' ages counted, still more important. Prompts age after admission too.
         """
         levels = self.waiting.levels(now) if prefilling else {}
         for state in prefilling:
-            lane = self.waiting.lane(state)
-            levels[lane] = min(levels.get(lane, lane), self.waiting.level(state, now))
+            priority = self.waiting.priority(state)
+            levels[priority] = min(levels.get(priority, priority), self.waiting.level(state, now))
         first: list[RequestState] = []
         later: list[RequestState] = []
         for state in prefilling:
-            lane, level = self.waiting.lane(state), self.waiting.level(state, now)
-            outranked = any(other < lane and its_level < level for other, its_level in levels.items())
+            priority, level = self.waiting.priority(state), self.waiting.level(state, now)
+            outranked = any(other < priority and its_level < level for other, its_level in levels.items())
             (later if outranked or self.accounts.heavy(state.tenant) else first).append(state)
         return sorted(first, key=lambda state: self.accounts.busy(state.tenant)), later
 
@@ -73,7 +73,7 @@ class AdmissionPolicy:
             cap = self.accounts.light_cap(tenant, budget)
         return cap - planned.get(tenant, 0)
 
-    def has_seat(self, state: RequestState, running: int, limit: int) -> bool:
+    def may_run(self, state: RequestState, running: int, limit: int) -> bool:
         """Return True if a waiting request may run beside `running` others, where `limit` may run at once."""
         return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
 
@@ -103,12 +103,12 @@ class AdmissionPolicy:
             return []
         requests = [state for state in running if self.preemptible(state)]
         held = dict.fromkeys((waiting.tenant, *(state.tenant for state in requests)), 0.0)
-        for state in (waiting, *requests):  # each one's part of the engine: of memory or of seats, whichever is more
+        for state in (waiting, *requests):  # each one's share: of memory or of running requests, whichever is more
             held[state.tenant] += max(state.known / self._memory_tokens, 1 / self._settings.max_num_seqs)
         over = {tenant for tenant, share in held.items() if share > self.accounts.share(tenant)}
-        lane, ours = self.waiting.lane, self.waiting.lane(waiting)
+        priority, ours = self.waiting.priority, self.waiting.priority(waiting)
         may_take = waiting.tenant not in over
-        return [r for r in requests if ours < lane(r) or (ours == lane(r) and may_take and r.tenant in over)]
+        return [r for r in requests if ours < priority(r) or (ours == priority(r) and may_take and r.tenant in over)]
 
 
 class AdmissionRound:
@@ -144,9 +144,9 @@ class AdmissionRound:
             state.skipped += 1
             self._closed = self._closed or state.skipped >= self._max_skips
 
-    def blocked(self, state: RequestState, *, seated: bool) -> None:
+    def blocked(self, state: RequestState, *, may_run: bool) -> None:
         """Note that a request does not fit now. Others may pass it for a while, a heavy tenant's own may not."""
-        if self._policy.accounts.heavy(state.tenant) or (not seated and len(self._order) == 1):
+        if self._policy.accounts.heavy(state.tenant) or (not may_run and len(self._order) == 1):
             self._over_share.add(state.tenant)
         elif state.skipped >= self._max_skips:
             self._closed = True

@@ -18,7 +18,7 @@ LEFTOVER = 8  # prefill tokens that even a heavy tenant gets in every step; on a
 _HALF_LIFE = 5.0  # seconds after which use counts half
 _FORGOTTEN = 10.0  # seconds after its last request for which a tenant still counts
 _LITTLE = QUANTUM  # tokens of recent use up to which no tenant is heavy
-_RESERVE = 0.25  # the most of seats and memory that a heavy tenant must leave free
+_RESERVE = 0.25  # the most of --max-num-seqs and of memory that a heavy tenant must leave free
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Accounts:
         return max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
 
     def reserve(self, tenant: str) -> float:
-        """Return the part of seats and memory that a heavy tenant's new request must leave free."""
+        """Return the part of --max-num-seqs and of memory that a heavy tenant's new request must leave free."""
         return min(_RESERVE, 1 - self.share(tenant)) if self.heavy(tenant) else 0.0
 
 

@@ -132,7 +132,7 @@ class Planner:
         """Take the blocks for tokens up to `end`, preempting if need be; False if the request itself was preempted."""
         while (changes := self.memory.extend(state, end)) is None:
             candidates = [r for r in self.running if self.policy.preemptible(r)]
-            victim = choose_victim(candidates, self.policy.waiting.lane, self.memory.freeable, 1)
+            victim = choose_victim(candidates, self.policy.waiting.priority, self.memory.freeable, 1)
             self.preempt(victim, builder)
             if victim is state:
                 return False
@@ -151,23 +151,23 @@ class Planner:
                 self._start(state, builder, now)
                 admissions.admitted()
             else:
-                seated = self.policy.has_seat(state, len(self.running), self.limits.running_limit)
-                admissions.blocked(state, seated=seated)
+                may_run = self.policy.may_run(state, len(self.running), self.limits.running_limit)
+                admissions.blocked(state, may_run=may_run)
 
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Give a waiting request its cached blocks if it can run now, after preemptions if need be; else False."""
         running, unreserved = len(self.running), self.memory.unreserved
-        seated = self.policy.has_seat(state, running, self.limits.running_limit)
-        yielding = [] if seated else self.policy.yielding_to(state, self.running, self._steps)
-        if not (yielding or (seated and self.policy.worth_trying(state, unreserved, running, self._steps))):
+        may_run = self.policy.may_run(state, running, self.limits.running_limit)
+        yielding = [] if may_run else self.policy.yielding_to(state, self.running, self._steps)
+        if not (yielding or (may_run and self.policy.worth_trying(state, unreserved, running, self._steps))):
             return False
         shortage = self._attach_cached_blocks(state, builder)
-        if seated and max(shortage) <= 0:
+        if may_run and max(shortage) <= 0:
             return True
         self.memory.free(state)
         state.blocks_wanted = [have + lacks for have, lacks in zip(self.memory.unreserved, shortage, strict=True)]
         yielding = yielding or self.policy.yielding_to(state, self.running, self._steps)
-        victims = choose_victims(yielding, self.policy.waiting.lane, self.memory.freeable, shortage)
+        victims = choose_victims(yielding, self.policy.waiting.priority, self.memory.freeable, shortage)
         for victim in victims:
             self.preempt(victim, builder)
         if victims and max(self._attach_cached_blocks(state, builder)) <= 0:

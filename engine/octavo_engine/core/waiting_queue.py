@@ -1,9 +1,9 @@
 """The queue of waiting requests, and the order in which they are tried.
 
-A *lane* holds the requests of one priority (there is only one under `fcfs`). Lanes are served in the order of their
-priority, but a lane moves up one level for every `ageing_seconds` its oldest request has waited, so that no request
-waits for ever. Inside a lane tenants take turns by deficit round robin; inside a tenant it is first come, first served,
-except that preempted requests and forks come first.
+Requests with a lower priority number come first (under `fcfs` all have priority 0), but all of one priority rise one
+level for every `ageing_seconds` that the oldest of them has waited, so that no request waits for ever. Within a
+priority tenants take turns by deficit round robin; within a tenant it is first come, first served, except that
+preempted requests and forks come first.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class WaitingQueue:
     def __init__(self, settings: SchedulerSettings, accounts: Accounts) -> None:
         self._settings = settings
         self._accounts = accounts
-        self._lanes: dict[int, dict[str, deque[RequestState]]] = {}
+        self._by_priority: dict[int, dict[str, deque[RequestState]]] = {}
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def lane(self, state: RequestState) -> int:
-        """Return the lane of a request; low numbers are more important."""
+    def priority(self, state: RequestState) -> int:
+        """Return the priority by which a request is queued; low numbers are more important."""
         return state.request.priority if self._settings.policy == "priority" else 0
 
     def level(self, state: RequestState, now: float) -> int:
-        """Return a request's lane less one for each `ageing_seconds` since its arrival; low is more important."""
-        return self._aged(self.lane(state), state.arrival, now)
+        """Return a request's priority less one for each `ageing_seconds` since its arrival; low is more important."""
+        return self._aged(self.priority(state), state.arrival, now)
 
     def levels(self, now: float) -> dict[int, int]:
-        """Return the level of the oldest request of each lane that is not empty."""
-        return {priority: self._rank(priority, lane, now)[0] for priority, lane in self._lanes.items()}
+        """Return the level of the oldest request of each priority that has requests."""
+        return {priority: self._rank(priority, queues, now)[0] for priority, queues in self._by_priority.items()}
 
     def add(self, state: RequestState, *, first: bool = False) -> None:
         """Queue a request behind, or with `first` ahead of, its tenant's other requests."""
-        lane = self._lanes.setdefault(self.lane(state), {})
-        requests = lane.setdefault(state.tenant, deque())
+        queues = self._by_priority.setdefault(self.priority(state), {})
+        requests = queues.setdefault(state.tenant, deque())
         if first:
             requests.appendleft(state)
         else:
@@ -52,22 +52,22 @@ class WaitingQueue:
 
     def remove(self, state: RequestState) -> None:
         """Remove a request from the queue."""
-        number = self.lane(state)
-        lane = self._lanes[number]
-        requests = lane[state.tenant]
+        priority = self.priority(state)
+        queues = self._by_priority[priority]
+        requests = queues[state.tenant]
         requests.remove(state)
         if not requests:
-            del lane[state.tenant]
+            del queues[state.tenant]
             # A tenant that waits for nothing saves up no credit, but keeps its debt.
             account = self._accounts[state.tenant]
             account.deficit = min(0.0, account.deficit)
-        if not lane:
-            del self._lanes[number]
+        if not queues:
+            del self._by_priority[priority]
         self._length -= 1
 
     def order(self, now: float) -> list[int]:
-        """Return the lanes in the order in which they are served now."""
-        return sorted(self._lanes, key=lambda priority: self._rank(priority, self._lanes[priority], now))
+        """Return the priorities in the order in which they are served now."""
+        return sorted(self._by_priority, key=lambda priority: self._rank(priority, self._by_priority[priority], now))
 
     def next(
         self, order: list[int], blocked: Callable[[RequestState], bool], over_share: Container[str] = ()
@@ -76,7 +76,7 @@ class WaitingQueue:
         for priority in order:
             heads = [
                 head
-                for tenant, requests in self._lanes.get(priority, {}).items()
+                for tenant, requests in self._by_priority.get(priority, {}).items()
                 if tenant not in over_share and (head := _head(requests, blocked)) is not None
             ]
             if heads:
@@ -88,8 +88,8 @@ class WaitingQueue:
         self._accounts[state.tenant].deficit -= _cost(state)
         self.remove(state)
 
-    def _rank(self, priority: int, lane: dict[str, deque[RequestState]], now: float) -> tuple[int, float]:
-        oldest = min(requests[0].arrival for requests in lane.values())
+    def _rank(self, priority: int, queues: dict[str, deque[RequestState]], now: float) -> tuple[int, float]:
+        oldest = min(requests[0].arrival for requests in queues.values())
         return self._aged(priority, oldest, now), oldest
 
     def _aged(self, priority: int, arrival: float, now: float) -> int:
