@@ -37,6 +37,7 @@ OTHERS = {
     "helm": "a cluster",
     "curl": "a running server",
     "ctr": "a node with containerd",
+    "docker": "docker and a GPU",
     "skopeo": "skopeo and a registry",
     "cp": "a disk to copy to",
     "lm_eval": "pip install lm-eval",

@@ -1,6 +1,9 @@
-# Octavo and one model by Terraform, with the providers helm and kubernetes. Not applied by any test: the tests check the
-# values and the LLMService. `kubernetes_manifest` asks the cluster for the CRD while it plans, so apply the release first:
+# Octavo and one model by Terraform, with the providers helm and kubernetes. Both find the cluster by KUBE_CONFIG_PATH, and do
+# not read KUBECONFIG. `kubernetes_manifest` asks the cluster for the CRD while it plans, so apply the release first:
+#   export KUBE_CONFIG_PATH=~/.kube/config
+#   terraform init
 #   terraform apply -target=helm_release.octavo && terraform apply
+# No test applies this file: the tests check the values and the LLMService.
 terraform {
   required_providers {
     helm       = { source = "hashicorp/helm", version = ">= 2.12" }
@@ -28,5 +31,6 @@ resource "kubernetes_manifest" "model" {
   }
   timeouts {
     create = "30m" # a large model loads for minutes
+    update = "30m"
   }
 }
