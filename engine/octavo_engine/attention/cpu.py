@@ -74,7 +74,7 @@ class CPUAttention:
     def attend(self, query: Tensor, cache: LayerCache, metadata: AttentionStep, variant: AttentionVariant) -> Tensor:
         """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D]."""
         if not variant.plain:
-            raise ValueError(f"the CPU kernels know no softcap, no sinks and no ALiBi: {variant}")
+            raise ValueError(f"the CPU kernels have no softcap, sinks or ALiBi: {variant}")
         scale = variant.scale
         query = query if query.stride()[1:] == (query.shape[2], 1) else query.contiguous()
         table, window = metadata.table, metadata.window

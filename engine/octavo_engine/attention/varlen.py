@@ -41,7 +41,7 @@ def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
     except ImportError:
         return f"torch {torch.__version__} has no torch.nn.attention.varlen"
     if "block_table" not in inspect.signature(varlen.varlen_attn).parameters:
-        return f"varlen_attn of torch {torch.__version__} knows no block tables, which came with 2.12"
+        return f"varlen_attn of torch {torch.__version__} has no block tables, which came with 2.12"
     return None
 
 

@@ -168,7 +168,7 @@ def test_the_rank_with_the_least_memory_decides_for_all(tiny_model, got):
 
 
 def test_what_does_not_fit_on_another_rank_is_reported_before_it_is_loaded(tiny_model, got):
-    with pytest.raises(DoesNotFitError, match="does not fit into a share of 1/2 of the device of rank 1: needs"):
+    with pytest.raises(DoesNotFitError, match="does not fit into a share of 1/2 of the device of rank 1: it needs"):
         start(tiny_model, num_kv_blocks=1 << 15)  # 128 MiB, for which this machine has room
     assert not got.exists()
 

@@ -36,23 +36,24 @@ class Misfit:
                 f"{length} tokens; raise it to that, or lower --max-model-len"
             )
         if blocks is not None:
-            kv, reason = limits.shares(self.need).bytes(blocks), f"for --num-kv-blocks {blocks}"
+            kv, reason = limits.shares(self.need).bytes(blocks), f"(--num-kv-blocks {blocks})"
         elif given is not None:
-            kv, reason = given, "as --kv-cache-memory says"
+            kv, reason = given, "(--kv-cache-memory)"
         total = self.need.fixed + kv + limits.swap_on_device
         return f"{self._sizes(total, kv, reason)} {self._advice(total)}"
 
     def _sizes(self, total: int, kv: int, reason: str) -> str:
-        """Return a sentence with what is needed, `total`, of what it consists, and what there is."""
+        """Return sentences that compare what is needed, `total`, with what there is, then the parts of both."""
         need, memory, limits = self.need, self.memory, self.limits
         graphs = f" + CUDA graphs {format_size(need.graphs)}" if need.graphs else ""
         adapters = f" + adapters {format_size(need.adapters)}" if need.adapters else ""
         swap = f" + swap space {format_size(limits.swap_on_device)}" if limits.swap_on_device else ""
         return (
-            f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one "
-            f"step {format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} {reason}{swap}); there are "
-            f"{format_size(max(self._budget, 0))} (--gpu-memory-utilization {limits.utilization:g} of "
-            f"{format_size(memory.total)}, {format_size(memory.total - memory.free)} of it in use already)."
+            f"the model does not fit into {memory.name}: it needs {format_size(total)}, and there are "
+            f"{format_size(max(self._budget, 0))}. Needed: weights {format_size(need.weights)} + one step "
+            f"{format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} {reason}{swap}. Available: "
+            f"--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, minus "
+            f"{format_size(memory.total - memory.free)} in use."
         )
 
     @property
@@ -107,4 +108,4 @@ class Misfit:
                 # On a CPU products with e4m3 weights take more memory in a step than those with int8.
                 yield f"smaller weights (--quantization {'int8' if limits.on_cpu else 'fp8'})"
         if self._left <= 0:
-            yield f"a smaller --max-num-seqs or --max-num-batched-tokens (one step takes {format_size(self.need.step)})"
+            yield "a smaller --max-num-seqs or --max-num-batched-tokens, for a smaller step"

@@ -48,6 +48,7 @@ _MISSING = re.compile(r'\b(secret|configmap)s? (?:"|cache\b|\S+/)', re.IGNORECAS
 """The object that a container's environment is read from, in the words of a node that cannot read it."""
 _OWN_PREFIX = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _SETTING = re.compile(r"(?<![\w-])(?:--[a-z][a-z0-9-]*|HF_ENDPOINT\b)")
+_ADVICE = ". Try "  # begins the sentence with what helps, where the engine says first what there is and what it needs
 _LONGEST_MESSAGE = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
@@ -116,11 +117,12 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
 
 
 def _fields_of_settings(words: str) -> str:
-    """Return in brackets the fields of the spec for the flags that the engine names in `words`; "" for none."""
-    places = {"HF_ENDPOINT": "is spec.model.source.huggingFace.endpoint"}
-    places |= {f"--{flag}": "goes into spec.engine.extraArgs" for flag in EXTRA}
-    places |= {f"--{flag}": f"is spec.{field}" for flag, field in FIELDS.items()}
-    named = [f"{each} {places[each]}" for each in dict.fromkeys(_SETTING.findall(words)) if each in places]
+    """Return in brackets the fields of the spec for the flags that the engine advises in `words`; "" for none."""
+    advised = dict.fromkeys(_SETTING.findall(words.rpartition(_ADVICE)[2]))  # all of `words` if they have no advice
+    fields = {"HF_ENDPOINT": "model.source.huggingFace.endpoint"} | {f"--{name}": path for name, path in FIELDS.items()}
+    named = [f"{each} is spec.{fields[each]}" for each in advised if each in fields]
+    if extra := [each for each in advised if each.removeprefix("--") in EXTRA]:
+        named.append(f"{' and '.join(extra)} {'go' if len(extra) > 1 else 'goes'} into spec.engine.extraArgs")
     return f" ({', '.join(named)})" if named else ""
 
 

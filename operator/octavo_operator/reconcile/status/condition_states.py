@@ -25,11 +25,17 @@ def condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> dic
         ConditionType.MODEL_LOADED: _model_loaded(facts),
         ConditionType.SCALING_ACTIVE: _scaling_active(facts),
         ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
-        ConditionType.MEMORY_FITS: memory_fit(facts.service.spec, memory, facts.unanswered),
+        ConditionType.MEMORY_FITS: _memory_fits(facts, memory),
         ConditionType.ADAPTERS_READY: _adapters_ready(facts),
         ConditionType.RECONCILING: reconciling(facts, now),
         ConditionType.STALLED: stalled(facts, now),
     }
+
+
+def _memory_fits(facts: Facts, memory: MemoryStatus | None) -> ConditionState:
+    if facts.out_of_memory:  # the numbers do not know what else limits a pod, such as --kv-cache-memory
+        return "False", Reason.DOES_NOT_FIT, "a pod has too little memory: the message of condition Degraded says why"
+    return memory_fit(facts.service.spec, memory, facts.unanswered)
 
 
 def _stopped(facts: Facts) -> ConditionState | None:
@@ -55,7 +61,7 @@ def _ready(facts: Facts) -> ConditionState:
     if cause and (ready == 0 or facts.out_of_time):
         return "False", cause.reason, cause.message
     if ready == 0:
-        return "False", Reason.DEPLOYING, f"no replica is ready yet; the furthest is {loading_status(facts).phase}"
+        return "False", Reason.DEPLOYING, f"no replica is ready yet ({loading_status(facts).phase})"
     return "True", *_serving(facts, ready)
 
 
@@ -108,8 +114,7 @@ def _progressing(facts: Facts) -> ConditionState:
 def _how_far(facts: Facts) -> str:
     if facts.newest_ready >= facts.desired:  # old pods are still there, or the new ones are not available yet
         return _progress(facts)
-    furthest = "the furthest of the others" if facts.newest_ready else "the furthest replica"
-    return f"{_progress(facts)}; {furthest} is {next_phase(facts)}"
+    return f"{_progress(facts)}; the next one is {next_phase(facts)}"
 
 
 def _degraded(facts: Facts) -> ConditionState:
@@ -141,7 +146,7 @@ def _model_loaded(facts: Facts) -> ConditionState:
     loaded = sum(pod.phase in LOADED for pod in facts.pods)
     if loaded:
         return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
-    return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {loading_status(facts).phase}"
+    return "False", Reason.NOT_LOADED, f"no pod has loaded the model yet ({loading_status(facts).phase})"
 
 
 def _adapters_ready(facts: Facts) -> ConditionState:

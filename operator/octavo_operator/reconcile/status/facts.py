@@ -151,6 +151,12 @@ class Facts:
         return next(iter(found), None)
 
     @property
+    def out_of_memory(self) -> bool:
+        """Return True if a pod of the newest revision ended because it had too little memory."""
+        problems = [self.failing, *(pod.problem for pod in self.pods if pod.revision == self.newest)]
+        return any(each.reason == Reason.OUT_OF_MEMORY for each in problems if each)
+
+    @property
     def changed_by_admission(self) -> Problem | None:
         """Return the problem that a Deployment has other replicas than it was applied with just now.
 

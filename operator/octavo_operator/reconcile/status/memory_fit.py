@@ -55,8 +55,8 @@ def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None, unanswered: st
     tokens = max(0, have - fixed) // max(1, memory.kv_bytes_per_token)
     takes = f"weights {_size(memory.weight_bytes)} and one step {_size(memory.step_bytes)}"
     if need <= have:
-        room = f"leave room for {tokens:,} tokens of context at {_size(memory.kv_bytes_per_token)} each"
-        return "True", Reason.FITS, f"{takes} {room} in {_size(have)} ({_share(spec, memory)})"
+        cache = f"up to {_size(have - fixed)} for the KV cache, which is {tokens:,} tokens"
+        return "True", Reason.FITS, f"{takes} leave {cache}; there are {_size(have)} ({_share(spec, memory)})"
     message = (
         f"{takes} and {length:,} tokens of context at {_size(memory.kv_bytes_per_token)} each need {_size(need)}, "
         f"there are {_size(have)} ({_share(spec, memory)}); {_advice(spec, memory, need, tokens)}"

@@ -63,8 +63,23 @@ def test_a_pod_that_cannot_be_asked_is_named_where_its_answer_is_missing() -> No
 def test_what_fits_says_how_much_context_is_left() -> None:
     status, reason, message = state_of(spec())
     assert (status, reason) == ("True", "Fits")
-    assert "weights 16.0 GiB and one step 1.0 GiB leave room for 37,683 tokens" in message
-    assert "in 21.6 GiB (90% of 24.0 GiB)" in message
+    assert "weights 16.0 GiB and one step 1.0 GiB leave up to 4.6 GiB for the KV cache, which is 37,683 tok" in message
+    assert message.endswith("; there are 21.6 GiB (90% of 24.0 GiB)")
+
+
+def test_what_did_not_fit_is_not_said_to_fit_or_to_be_unknown() -> None:
+    """The operator's numbers know nothing of --kv-cache-memory, and a pod of the newest revision does."""
+    ended = {"state": {"terminated": {"exitCode": 4, "message": "it needs 2 GiB, and there is 1 GiB"}}}
+    there, old = pod(container=ended), pod("good-0", container=ended, revision="r0")
+    old["metadata"]["creationTimestamp"] = "2025-12-31T00:00:00Z"
+    for earlier in ({}, {"model": {"memory": known(parse(VALID).spec).as_object()}}):
+        service = parse(merged(VALID, {"status": earlier}))
+        status = summarize(service, Observation({}, deployment(), (there,)), "image", Result(), NOW)
+        found = {each.type: each for each in status.conditions}[ConditionType.MEMORY_FITS]
+        assert (found.status, found.reason) == ("False", "DoesNotFit")
+        assert "condition Degraded says why" in found.message
+        status = summarize(service, Observation({}, deployment(), (old, pod(container=SERVING))), "x", Result(), NOW)
+        assert {each.type: each.status for each in status.conditions}[ConditionType.MEMORY_FITS] != "False"
 
 
 def test_what_does_not_fit_says_need_have_and_knob() -> None:

@@ -140,6 +140,12 @@ TROUBLES = [
         "cpu (--max-model-len is spec.engine.maxModelLength, --device goes into spec.engine.extraArgs)",
     ),
     (
+        exited(4, "it needs 2 GiB (--dtype). Try --max-num-seqs 1, or a smaller --swap-space or --kv-cache-memory."),
+        Reason.OUT_OF_MEMORY,
+        "memory. (--max-num-seqs is spec.engine.maxConcurrentRequests, --swap-space and --kv-cache-memory go into "
+        "spec.engine.extraArgs)",
+    ),
+    (
         exited(3, "set HF_ENDPOINT to a mirror"),
         Reason.MODEL_NOT_FOUND,
         "a mirror (HF_ENDPOINT is spec.model.source.huggingFace.endpoint)",
@@ -351,10 +357,10 @@ def test_ready_stays_true_while_new_pods_come() -> None:
 
 
 PROGRESS = [
-    ("0 of 3 replicas of the newest revision are ready; the furthest replica is Pending", 0, 0, []),
-    ("0 of 3 replicas of the newest revision are ready; the furthest replica is Loading", 0, 1, [RUNNING]),
-    ("1 of 3 replicas of the newest revision are ready; the furthest of the others is Pending", 1, 1, [SERVING]),
-    ("1 of 3 replicas of the newest revision are ready; the furthest of the others is Loading", 1, 2,
+    ("0 of 3 replicas of the newest revision are ready; the next one is Pending", 0, 0, []),
+    ("0 of 3 replicas of the newest revision are ready; the next one is Loading", 0, 1, [RUNNING]),
+    ("1 of 3 replicas of the newest revision are ready; the next one is Pending", 1, 1, [SERVING]),
+    ("1 of 3 replicas of the newest revision are ready; the next one is Loading", 1, 2,
      [SERVING, RUNNING]),
     ("3 of 3 replicas of the newest revision are ready", 3, 3, [SERVING] * 3),
 ]  # fmt: skip
@@ -949,7 +955,7 @@ def test_a_download_is_reported_in_bytes() -> None:
     status = with_report(REPORT, fetching(RUNNING))
     assert (status.loading.phase, status.loading.message) == ("Downloading", "1.0 GiB of 4.0 GiB")
     assert (status.loading.bytes_loaded, status.loading.bytes_total) == (1 << 30, 4 << 30)
-    assert condition(status, ConditionType.MODEL_LOADED).message.endswith("the furthest is Downloading")
+    assert condition(status, ConditionType.MODEL_LOADED).message.endswith("the model yet (Downloading)")
     assert condition(status, ConditionType.DEGRADED).status == "False"
 
 
