@@ -51,7 +51,7 @@ def _with_offline(context: Context, shape: Shape) -> Iterator[Figure]:
 PARTS: dict[str, Measure] = {
     "llama-8b": _llama,
     "attention": paged_decode,
-    "coded-linears": coded_linears,
+    "quantized-linears": coded_linears,
     "offline": lambda context: offline(context, context.scale.llama),
     "start": startup,
     "vllm": vllm,

@@ -21,9 +21,9 @@ _GENERATE = """
   octavo-engine generate smollm2 --input prompts.jsonl --output answers.jsonl
 """
 _PLAN = """
-  octavo-engine plan Qwen/Qwen3-8B                               which common GPUs it fits, and how many sequences
-  octavo-engine plan Qwen/Qwen3-8B --gpu-memory 24GiB            what it takes of one
-  octavo-engine plan smollm2 --device cpu                        what it takes of this machine's memory
+  octavo-engine plan Qwen/Qwen3-8B                               how many of which common GPUs it needs
+  octavo-engine plan Qwen/Qwen3-8B --gpu-memory 24GiB            how much of such a GPU it takes
+  octavo-engine plan smollm2 --device cpu                        how much of this machine's memory it takes
 """
 _PULL = """
   octavo-engine pull Qwen/Qwen3-8B                               into the cache, and print where
