@@ -242,7 +242,7 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
 def _take_over(
     system: Client, http: PatientClient, services: int, measured: Measured, say: Callable[[str], None]
 ) -> None:
-    """Replace the operator's pods, and follow the new leader's first pass over all LLMServices."""
+    """Replace the operator's pods, and follow the new leader's first reconcile of all LLMServices."""
     say("replaces the operator")
     system.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
     system.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=280s")

@@ -109,13 +109,13 @@ def test_a_copy_that_another_client_makes_of_a_child_stays(operator: Client, nam
 
 
 def wait_for_pass(client: Client) -> None:
-    """Wait for the end of a pass over the present spec: it writes the status after all children are seen to."""
+    """Wait for the end of a reconcile of the present spec: it writes the status after all children are seen to."""
 
     def passed() -> bool:
         live = client.get("llms", "model")
         return bool(live.get("status", {}).get("observedGeneration") == live["metadata"]["generation"])
 
-    client.wait_until(passed, MENDED, "a pass over the present spec has ended")
+    client.wait_until(passed, MENDED, "a reconcile of the present spec has ended")
 
 
 def shape(client: Client, kind: str) -> dict[str, Any]:

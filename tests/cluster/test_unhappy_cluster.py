@@ -322,7 +322,7 @@ def test_a_claim_that_another_client_enlarges_stays_as_large(operator: Client, n
         namespace.kubectl("patch", "pvc", "model-cache", "--type=merge", "-p", larger)
         changed = json.dumps({"spec": {"service": {"port": 81}}})
         namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
-        namespace.wait_until(lambda: ports(namespace)[0]["port"] == 81, MENDED, "a pass over all children")
+        namespace.wait_until(lambda: ports(namespace)[0]["port"] == 81, MENDED, "a reconcile of all children")
         wait_for_condition(namespace, "model", "Degraded", "AsExpected", MENDED)
         claim = namespace.get("pvc", "model-cache")
         assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
@@ -443,7 +443,7 @@ def test_an_older_crd_and_the_present_one_again_lose_no_service_and_restart_no_p
             cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [versions]}}))
             changed = json.dumps({"spec": {"service": {"port": port}}})
             served.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
-            served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 90, "a pass over all children")
+            served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 90, "a reconcile of all children")
             wait_for_condition(served, "model", "Ready", "Serving", 30)
             assert own_uids(served) == uids
     finally:  # the tests after this one need it too

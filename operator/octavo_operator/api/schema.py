@@ -136,7 +136,7 @@ class ListType:
         return {**inner, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [to_camel(self.key)]}
 
 
-@functools.cache  # once for a class, as each pass over an LLMService parses it again
+@functools.cache  # once for a class, as each reconcile of an LLMService parses it again
 def _names_without_null(model: type[BaseModel]) -> frozenset[str | None]:
     """Return the names outside of the fields that are not `nullable`."""
     return frozenset(field.alias for field in model.model_fields.values() if not _is_nullable(field))

@@ -85,7 +85,7 @@ class DirectScaler:
                 try:
                     found[key] = parse_stored(live).service
                 except InvalidLLMServiceError:
-                    continue  # a pass over it says so
+                    continue  # a reconcile of it says so
         return found
 
     async def _scale(self, collector: Collector, key: Key, service: LLMService) -> None:

@@ -80,7 +80,7 @@ class OperatorMetrics:
         self._leader = Gauge("octavo_operator_leader", "1 on the leading replica.", registry=self._registry)
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
-        """Count a pass that has ended."""
+        """Count a reconcile that has ended."""
         result = "done" if error is None else "refused" if isinstance(error, ExpectedError) else "fault"
         self._reconciles.labels(result).inc()
         self._seconds.observe(seconds)

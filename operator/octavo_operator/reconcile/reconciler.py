@@ -1,4 +1,4 @@
-"""One pass over one LLMService: observe, render, apply, prune, summarize, report."""
+"""Reconciles one LLMService: observe, render, apply, prune, summarize, report."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Reconciler:
         self._node_wait = node_wait
 
     async def reconcile(self, key: Key) -> float | None:
-        """Make one pass over `key`, and return in how many seconds to make another; ApiError: it is to be repeated."""
+        """Reconcile `key`, and return in how many seconds to do so again; ApiError: it is to be repeated."""
         observed = self._sources.observe(key)
         if observed.service is None:
             self._children.forget(key)
@@ -177,7 +177,7 @@ class Reconciler:
     def _pinned_image(self, service: LLMService, observed: Observation) -> str:
         """Return the image of the engine's pods, which stays the same when the operator is upgraded.
 
-        Until the status that ends the first pass says which it is, the Deployment does.
+        Until the status that ends the first reconcile says which it is, the Deployment does.
         """
         pinned = value_at(service.status, str, "engineImage")
         return pinned or _running_image(service, observed) or self._config.engine_image
@@ -228,7 +228,7 @@ class Reconciler:
         )
 
     def _reported(self, key: Key, applied: Applied, began: datetime, ended: datetime) -> Mapping[Identity, ApiError]:
-        """Return the failures of a pass that are reported: refusals at once, others once they have lasted.
+        """Return the failures of a reconcile that are reported: refusals at once, others once they have lasted.
 
         Also a child whose CRD has just been removed: the watches are opened again, without that kind, within seconds.
         """
@@ -289,7 +289,7 @@ class Reconciler:
 
 
 def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) -> Mapping[Kind, str]:
-    """Return the unwatched kinds that this pass must read: those of wanted children, and of objects made from them."""
+    """Return the unwatched kinds that a reconcile must read: of wanted children, and of objects made from them."""
     names = {manifest["kind"] for manifest in wanted} | {kind.name for kind in OBSERVED}
     return {kind: why for kind, why in unwatched.items() if kind.name in names}
 
@@ -301,7 +301,7 @@ def _not_acted_on(service: LLMService) -> Problem | None:
 
 
 def _running_image(service: LLMService, observed: Observation) -> str:
-    """Return the image that the engine of a service without a status runs, as where the first pass was cut short.
+    """Return the image that the engine of a service without a status runs, as where the first reconcile was cut short.
 
     It is empty where there is no such image.
     """
@@ -332,7 +332,7 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
 def _again(
     service: LLMService, applied: Applied, rollout: RolloutState, now: datetime, pauses: list[float]
 ) -> float | None:
-    """Return in how many seconds the next pass is due even if no event arrives; None: never."""
+    """Return in how many seconds the next reconcile is due even if no event arrives; None: never."""
     pauses = pauses + [conflict.seconds for conflict in applied.conflicts]
     pauses += [seconds for seconds in (rollout.again, rollout.retry, applied.retry) if seconds is not None]
     in_force = bounds_in_force(service.spec, now)

@@ -85,8 +85,8 @@ def _window(schedule: Schedule, now: datetime) -> _Window:
 def _starts(start: str, time_zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
     """Return the last start up to a moment, and the first one after it; None: there is none within decades.
 
-    Starts are whole minutes: these are the same in all of a `minute`. A rare one takes milliseconds to find, and a pass
-    asks several times.
+    Starts are whole minutes: these are the same in all of a `minute`. A rare one takes milliseconds to find, and a
+    reconcile asks several times.
     """
     try:
         local = minute.astimezone(ZoneInfo(time_zone))

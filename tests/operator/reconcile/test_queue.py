@@ -121,7 +121,7 @@ async def test_waiting_is_measured_from_the_oldest_key_once_a_worker_runs() -> N
     worker = asyncio.create_task(queue.work(handle))
     await handled.wait()
     now = 8.0
-    assert queue.oldest_wait_seconds() == 3  # a pass that does not end counts as well
+    assert queue.oldest_wait_seconds() == 3  # a reconcile that does not end counts as well
     worker.cancel()
 
 

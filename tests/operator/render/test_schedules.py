@@ -112,7 +112,7 @@ def test_a_schedule_that_can_never_start_is_reported_and_harms_no_other(wrong: d
 
 
 def test_a_start_is_looked_for_once_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass asks several times, and a rare start takes milliseconds, in which the whole operator stands still."""
+    """A reconcile asks several times, and a rare start takes milliseconds, in which the whole operator stands still."""
     asked: list[datetime] = []
 
     def counted(expression: str, moment: datetime, **how: bool) -> CronSim:

@@ -32,7 +32,7 @@ class AdmissionRetries:
     def seconds(self, key: Key) -> float | None:
         """Return in how many seconds a child of `key` is to be tried again; None: there is no such child.
 
-        One that is overdue could not be tried in this pass, as where another failure comes first.
+        One that is overdue could not be tried in this reconcile, as where another failure comes first.
         """
         left = [since + RETRY_SECONDS - self._clock() for since in self._tried.get(key, {}).values()]
         return min((each if each > 0 else RETRY_SECONDS for each in left), default=None)

@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 
 _CLAIM = "PersistentVolumeClaim"
 PASS_SECONDS = 30.0
-"""The time after which a pass leaves further children to the next one, so that workers are free for other services."""
+"""The time after which a reconcile leaves further children to the next, so that workers are free for other services."""
 
 
 @dataclass
 class Applied:
-    """The result of a pass over the children: their present state, failures, and conflicts with other managers.
+    """The result of a reconcile of the children: their present state, failures, and conflicts with other managers.
 
     `retry`: in how many seconds a child that admission has changed is to be tried again; None: there is none.
     """
@@ -262,7 +262,7 @@ class Children:
             return trimmed(kind, live) if live is not None else None
         live = await self._writer.write(wanted, start, live)
         self._field_conflicts.reverted(key, identity, reverted)
-        if held:  # not yet as it should be, so it is not remembered: the next pass looks at it again
+        if held:  # not yet as it should be, so it is not remembered: the next reconcile looks at it again
             logger.info(
                 "%s/%s: corrected %s %s, except for fields that another manager keeps changing", *key, *identity
             )

@@ -29,7 +29,7 @@ def named_by(manifest: Mapping[str, Any]) -> str | None:
 
 
 def in_order(wanted: Sequence[Manifest], left: Collection[Identity]) -> list[Manifest]:
-    """Return `wanted` with what an earlier pass has left first, and each child after the one that it names."""
+    """Return `wanted` with what an earlier reconcile has left first, and each child after the one that it names."""
     by_kind = {manifest["kind"]: manifest for manifest in wanted}
     first, ordered = [each for each in wanted if identity_of(each) in left], list[Manifest]()
 

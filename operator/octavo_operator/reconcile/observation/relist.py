@@ -1,6 +1,6 @@
 """Compares what the watches reported with what the API server lists, to find what they missed. Pure.
 
-A watch that has died silently leaves its index as it was, and no pass over that index could notice.
+A watch that has died silently leaves its index as it was, and no reconcile could notice.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def _all_watched(_namespace: str) -> Mapping[Kind, str]:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything that a pass reads without asking the API server. Others keep the mappings up to date."""
+    """Everything that a reconcile reads without asking the API server. Others keep the mappings up to date."""
 
     indexes: Mapping[str, Index]
     """By the plural of each kind, the objects of each LLMService."""

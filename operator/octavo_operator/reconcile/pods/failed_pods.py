@@ -22,7 +22,7 @@ _OF_THE_SPEC = re.compile("exceeds the (?:total )?limit")
 _AGAIN = 2
 _MOST = 100
 """Failed pods stay until the cluster has 12,500 of them, and a node with a broken device refuses as many in minutes.
-Each is a change after which a pass looks at all of them.
+Each is a change after which a reconcile looks at all of them.
 """
 
 

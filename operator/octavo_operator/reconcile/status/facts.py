@@ -1,4 +1,4 @@
-"""The facts that decide an LLMService's conditions: the spec, its Deployment and pods, and the result of a pass."""
+"""The facts that decide an LLMService's conditions: the spec, the Deployment, its pods, and a reconcile's result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 45.0
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a pass: field conflicts, the rollout's state, and objects that were not applied."""
+    """The result of a reconcile: field conflicts, the rollout's state, and objects that were not applied."""
 
     problem: Problem | None = None
     """What kept the operator from applying anything."""
@@ -43,7 +43,7 @@ class Result:
     missing_claims: frozenset[str] = frozenset()
     """The claims of adapters that do not exist."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
-    """The kinds that the pass needs and the operator may not watch, each with a sentence."""
+    """The kinds that the reconcile needs and the operator may not watch, each with a sentence."""
     ends: str = ""
     """That the LLMService is being deleted, in a sentence; empty: it is not."""
 

@@ -55,7 +55,7 @@ def summarize(
     now: str,
     node_wait: float = PATIENCE_SECONDS,
 ) -> LLMServiceStatus:
-    """Return the status of `service` after a pass with this `result`; `now` is RFC 3339.
+    """Return the status of `service` after a reconcile with this `result`; `now` is RFC 3339.
 
     `node_wait`: for how many seconds a pod may find no node before it is stalled.
     """
@@ -122,7 +122,7 @@ def _beside(
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:
-    """Return the removed fields of a Deployment that this pass has written; another one may lack what is new."""
+    """Return the removed fields of a Deployment that this reconcile has written; another one may lack what is new."""
     unwritten = result.problem or result.unserved or result.refused or result.conflicts
     return () if unwritten else removed_fields(service, deployment)
 

@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 45.0
 
 
 class UnobservedChanges:
-    """Remembers since when passes have seen a Deployment that no controller acts on; and the pod template on which the
+    """Remembers since when a Deployment has been seen on which no controller acts, and the pod template on which the
     controller has acted, as a change may be one of the number of replicas alone.
 
     The time is counted from what the controller did last: the change that it observed, and the newest pod that it made.

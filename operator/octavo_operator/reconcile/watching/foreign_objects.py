@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 20.0
 FIRST_SECONDS = 5.0
-"""The time for which passes wait for the first look at their namespace."""
+"""The time for which reconciles wait for the first look at their namespace."""
 _SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 _OWN_MANAGER = "endpointslice-controller.k8s.io"
 _BUDGET = BY_NAME["PodDisruptionBudget"]
@@ -99,7 +99,7 @@ class ForeignObjectWatch:
     async def first_search(self, namespace: str) -> None:
         """Wait until this indexed namespace has been looked at, for FIRST_SECONDS at most.
 
-        A pass that does not know what was found before the operator started would report that all is well.
+        A reconcile that does not know what was found before the operator started would report that all is well.
         """
         if self._has_searched(namespace):
             return

@@ -1,4 +1,4 @@
-"""Reads children of kinds that the operator may not list or watch in a namespace: by name, at each pass."""
+"""Reads children of kinds that the operator may not list or watch in a namespace: by name, at each reconcile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo_operator.reconcile.observation.observe import Key, Observation, belo
 from octavo_operator.reconcile.observation.trimmed import trimmed
 
 UNWATCHED_SECONDS = 30.0
-"""The pause between two passes where some kinds are not watched: no event reports their changes."""
+"""The pause between two reconciles where some kinds are not watched: no event reports their changes."""
 _FORBIDDEN = 403
 
 

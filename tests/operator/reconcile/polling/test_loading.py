@@ -134,7 +134,7 @@ async def test_a_status_is_written_for_a_phase_at_once_and_for_bytes_now_and_the
             await watch.poll_once(session)
             assert bool(len(queue)) == is_told, (second, answer)
             assert watch.reports["u1"] == LoadReport.model_validate(answer), (
-                "a pass for another reason knows the newest"
+                "a reconcile for another reason knows the newest"
             )
             queue.clear()
 

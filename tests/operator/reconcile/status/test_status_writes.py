@@ -1,4 +1,4 @@
-"""When a pass writes the LLMService's status: once for each change, and seldom where others change it too."""
+"""When a reconcile writes the LLMService's status: once for each change, and seldom where others change it too."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_status_that_a_webhook_changes_at_each_write_is_written_once() -
 
     server = Stamping()
     operator = reconciler(server)
-    operator._clock = lambda: "2026-01-01T00:00:00Z"  # the test holds on a machine on which a pass takes seconds
+    operator._clock = lambda: "2026-01-01T00:00:00Z"  # the test holds on a machine on which a reconcile takes seconds
     for _ in range(10):
         await operator.reconcile(KEY)
     assert server.writes.count("LLMService/status") == 1

@@ -218,12 +218,12 @@ class ApiServer:
 
 
 class Passes:
-    """In place of the reconciler: notes which kinds of a key each pass knew, and wants the next one at once."""
+    """In place of the reconciler: notes which kinds of a key each reconcile knew, and wants the next one at once."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
         self.foreign_objects: list[int] = []
-        """How many slices and pods of others each pass knew."""
+        """How many slices and pods of others each reconcile knew."""
 
     def reconciler(self, cluster: Any, sources: Sources, *_: Any, **more: Any) -> Passes:
         self.indexes, self.unwatched, self.foreign_problems = (
