@@ -4,6 +4,7 @@
    (arXiv 2205.14135; flash decoding). How a context is cut depends on nothing but its length. Caches are
    [num_blocks, block, kv_heads, head_dim]; block is a multiple of 16, head_dim 32, 64, 96 or 128. */
 #include "kernels.h"
+#include "shares.h"
 #include "vector.h"
 
 #define MAX_HEADS 3 /* that are computed together because they share keys and values */

@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 #include "scales.h"
+#include "shares.h"
 #include "vector.h"
 
 #define MAX_TOKENS 8

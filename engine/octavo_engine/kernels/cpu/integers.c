@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 #include "scales.h"
+#include "shares.h"
 #include "vector.h"
 
 #define GRAIN 32 /* inputs that share a scale */
@@ -268,6 +269,13 @@ INLINE long part_tokens(const struct product *a) {
     return tokens > MOST_TOKENS ? tokens : MOST_TOKENS;
 }
 
+/* Tile number `tile` for at most `part` tokens from `token` on. */
+static void tile_of_part(const struct product *a, long tile, long token, long part) {
+    long first = tile * TILE_OF_ROWS, end = a->tokens - token < part ? a->tokens : token + part;
+    if (first + TILE_OF_ROWS <= a->w->rows) whole_tile(a, first, token, end);
+    else last_tile(a, first, token, end);
+}
+
 /* Bytes of scratch memory that `integer_linear` needs with inputs of `inner` columns. */
 long integer_scratch(long tokens, long inner) { return tokens * (inner / GRAIN + 1) * sizeof(struct inputs); }
 
@@ -279,19 +287,17 @@ void integer_linear(const struct codes *w, const void *x, const void *bias, cons
                         .out = out, .shifted = w->minimum || w->zero, .x = scratch};
     a.grain = w->bits == 4 || w->group >= w->inner || w->group % 32 == 0 ? 32 : 16;
     a.offset = (int32_t)w->offset + (w->bits == 8 && !SIGNED_CODES ? 128 : 0);
-    long part = part_tokens(&a);
+    long part = part_tokens(&a), items = (tokens + part - 1) / part * tiles;
+    struct share shares[threads];
+    memset(shares, 0, sizeof shares);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (long i = 0; i < tokens * blocks; i++)
             if (dtype == FLOAT32) take_inputs(&a, x, i / blocks, i % blocks * GRAIN, FLOAT32);
             else take_inputs(&a, x, i / blocks, i % blocks * GRAIN, BFLOAT16);
-        for (long token = 0, end; token < tokens; token = end) {
-            end = tokens - token < part ? tokens : token + part;
-#pragma omp for schedule(dynamic, chunk(tiles, threads)) nowait
-            for (long i = 0; i < tiles; i++)
-                if ((i + 1) * TILE_OF_ROWS <= w->rows) whole_tile(&a, i * TILE_OF_ROWS, token, end);
-                else last_tile(&a, i * TILE_OF_ROWS, token, end);
-        }
+        struct piece_of_loop piece = {0};
+        while (next_piece(shares, items, omp_get_thread_num(), threads, &piece))
+            for (long i = piece.first; i < piece.end; i++) tile_of_part(&a, i % tiles, i / tiles * part, part);
     }
 }

@@ -10,10 +10,6 @@ void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, con
 /* How scales are stored. */
 enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2, SCALE_INT8 = 3, SCALE_UINT8 = 4 };
 
-/* How many of `count` iterations a thread takes at a time. Another process may hold a thread back, and the others then do
-   what it would have done instead of waiting for its half. */
-static inline long chunk(long count, int threads) { return count / (16 * threads) + 1; }
-
 #define SUPER 256       /* columns that share the scale of their scales */
 #define TILE_OF_ROWS 16 /* rows that are interleaved */
 

@@ -9,6 +9,7 @@
 #include <omp.h>
 
 #include "kernels.h"
+#include "shares.h"
 #include "tiles.h"
 #include "vector.h"
 
@@ -428,14 +429,18 @@ static void many(const struct linear *all, int threads) {
 
 /* Few tokens, each weight row along itself. */
 static void few(const struct linear *a, int threads) {
+    long tiles = (a->outputs + DOT_ROWS - 1) / DOT_ROWS;
+    struct share shares[threads];
+    memset(shares, 0, sizeof shares);
 #pragma omp parallel num_threads(threads)
     {
+        struct piece_of_loop piece = {0};
         if (widened(a->tokens)) {
 #pragma omp for schedule(static)
             for (long t = 0; t < a->tokens; t++) widen_token(a, t);
         }
-#pragma omp for schedule(dynamic, chunk(a->outputs / DOT_ROWS, threads))
-        for (long row = 0; row < a->outputs; row += DOT_ROWS) dot_tile_of(a, row);
+        while (next_piece(shares, tiles, omp_get_thread_num(), threads, &piece))
+            for (long i = piece.first; i < piece.end; i++) dot_tile_of(a, i * DOT_ROWS);
     }
 }
 
