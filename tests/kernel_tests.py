@@ -15,6 +15,7 @@ MODULES = (
     "cpu_kernels/test_coded.py",
     "model/layers/test_fused_layers.py",
     "model/gguf/test_gguf_blocks.py",
+    "runner/test_decodes.py",
     "runner/test_sampler.py",
 )
 """Paths in tests/engine."""

@@ -51,7 +51,7 @@ def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = N
 
 def _with_lengths(inputs: StepInputs, plan: StepPlan, long_rows: list[bool], device: torch.device) -> StepInputs:
     """Return `inputs` with flags for the tokens of long sequences, written into its own flags if it has some."""
-    flags = [long_rows[row] for row in _decode_tokens(plan)[0]]
+    flags = [long_rows[row] for row in decode_tokens(plan)[0]]
     for chunk in plan.chunks:
         flags += [long_rows[chunk.row]] * chunk.num_tokens
     long_context = to_device(flags, device, torch.int32).bool()
@@ -70,7 +70,7 @@ def _with_second_texts(inputs: StepInputs, plan: StepPlan, table: StateTable) ->
     return replace(inputs, second_text=to_device(flags, table.device, torch.int32).bool())
 
 
-def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:
+def decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:
     """Return the row and the position of each token of the decoding rows, drafts included.
 
     A draft is computed as a decode of its own, of the same row's sequence with one more token: every layer writes the
@@ -103,7 +103,7 @@ class _Sequences:
     @classmethod
     def of(cls, plan: StepPlan, into: StepInputs | None) -> _Sequences:
         """List a plan's sequences, with padding where `into` has room for more."""
-        rows, starts = map(list, _decode_tokens(plan))
+        rows, starts = map(list, decode_tokens(plan))
         sequences = cls(rows, starts, [1] * len(rows), list(range(len(rows))))
         if into is not None:  # where the last sequence has the tokens of padding, the others have none
             sequences._pad(into.num_decodes - len(rows), 0 if into.has_chunks else 1)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from octavo_engine.core.settings import LongContext
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
+from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.sampling_table import SamplingTable
 
@@ -43,6 +44,7 @@ class StateTable:
             torch.zeros(rows, self.max_blocks, dtype=torch.int32, device=device) for _ in range(num_groups)
         ]
         self.sampling = SamplingTable(rows, device)
+        self._kernels = cpu_kernels() if device.type == "cpu" else None
         self._request_ids = [""] * rows
         self._seed = seed
         self._long_context = long_context
@@ -109,6 +111,9 @@ class StateTable:
 
     def write_tokens(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Write sampled `tokens` [R] at `positions` [R] of `rows` [R]."""
+        if self._kernels is not None and tokens.dtype == torch.int64:
+            self._kernels.write_tokens(rows, positions, tokens, self.tokens)
+            return
         self.tokens.index_put_((rows, positions), tokens.to(torch.int32))
 
 

@@ -22,6 +22,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.runner.block_ops import run_block_ops
 from octavo_engine.runner.compare_graphs import graphs_match_eager
+from octavo_engine.runner.decodes import Decodes
 from octavo_engine.runner.graphs import (
     Captured,
     StepGraph,
@@ -118,6 +119,7 @@ class Worker:
         self._adapter_graphs: StepGraphs | None = None
         """The graphs of steps in which any token has an adapter."""
         self._prompts = PromptOutputs(decoder, table, pooling)
+        self._decodes = Decodes.of(decoder, backend, cache, table)
         self._without_memory: set[str] = set()
         """The clients' requests for which there was no memory even alone since any other was computed."""
 
@@ -341,6 +343,8 @@ class Worker:
         """
         if self._adapters is not None:
             self._adapters.use(slots)
+        if self._decodes is not None and not slots and (found := self._decodes(plan, out)) is not None:
+            return *found, {}
         step = gather_inputs(plan, self._table)
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_read_tokens(step.inputs, reads) if reads else step.inputs

@@ -1,10 +1,10 @@
-/* The integers of a step: its inputs, gathered from the rows of the state table as kernels/gather.py does on a GPU, and
-   the parts into which attention divides contexts. For one token PyTorch took 65 operations for what these are. */
+/* The integers of a step: its inputs, gathered from the rows of the state table as kernels/gather.py does on a GPU, the
+   parts into which attention divides contexts, and the tokens that are sampled. For one token PyTorch took 65 operations
+   for the first two. */
 #include "kernels.h"
 
 #define CHUNK 8           /* a sequence with at least so many tokens in a step is computed as a chunk */
 #define SHORTEST_PART 128 /* tokens */
-#define MOST_PARTS 16     /* of the context of one query */
 #define STEP 256          /* tokens: sizes of parts are multiples of this divided by MOST_PARTS */
 
 /* One sequence, whose tokens of the step are [first, end): see `gather_step` in kernels/gather.py for all arguments. */
@@ -62,6 +62,12 @@ void gather_shared(const int64_t *columns, const int32_t *tokens, int32_t *token
             sample_positions[place] = context;
         }
     }
+}
+
+/* Tokens to positions of rows of the state table. */
+void write_tokens(const int64_t *rows, const int64_t *positions, const int64_t *tokens, int32_t *table, long stride,
+                  long count) {
+    for (long i = 0; i < count; i++) table[rows[i] * stride + positions[i]] = tokens[i];
 }
 
 /* The tokens in each part of the context of a query that is its sequence's only one in the step. */

@@ -12,6 +12,7 @@ enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2, SCALE_IN
 
 #define SUPER 256       /* columns that share the scale of their scales */
 #define TILE_OF_ROWS 16 /* rows that are interleaved */
+#define MOST_PARTS 16   /* of the context of one query */
 
 /* Rows of a weight as whole numbers: (code - zero - offset) * scale + minimum, where `group` columns of a row share scale,
    zero and minimum. */
@@ -71,7 +72,7 @@ void attend_chunks(const void *query, const void *keys, const void *values, void
 
 void silu_mul(const void *x, void *y, long tokens, long size, int dtype, int threads);
 
-void likeliest_tokens(const float *logits, float *best, int64_t *tokens, long rows, long vocab, int threads);
+void likeliest_tokens(const float *logits, int64_t *tokens, uint8_t *finite, long rows, long vocab, int threads);
 
 void draw_tokens(const float *logits, const float *thresholds, const float *temperatures, const int64_t *seeds,
                  const int64_t *positions, int64_t *tokens, long rows, long vocab, int threads);
@@ -87,6 +88,9 @@ void gather_group(const int64_t *columns, const int32_t *table, int32_t *block_t
 void gather_shared(const int64_t *columns, const int32_t *tokens, int32_t *token_ids, int64_t *positions,
                    int32_t *cu_query_lens, int32_t *context_lens, int64_t *token_indices, int64_t *state_rows,
                    int64_t *sample_positions, long token_stride, long sequences);
+
+void write_tokens(const int64_t *rows, const int64_t *positions, const int64_t *tokens, int32_t *table, long stride,
+                  long count);
 
 long attention_parts(const int32_t *cu_query_lens, const int32_t *context_lens, int32_t *parts, int64_t *first_part,
                      long window, long sequences);

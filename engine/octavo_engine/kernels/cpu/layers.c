@@ -1,45 +1,16 @@
 /* All layers of a decoder in one call, in bfloat16 with weights of 16 bits or of codes: what model/decoder.py's
    DecoderLayer does, without Python between.
 
-   In a step of one token the calls took 2 of 12 ms. The structures are those of layers.py. */
+   In a step of one token the calls took 2 of 12 ms. */
+#include "layers.h"
 #include "kernels.h"
 #include "vector.h"
-
-/* What a linear multiplies with: either numbers or codes. */
-struct weight {
-    const uint16_t *numbers;
-    const struct coded *codes;
-    const uint16_t *bias;
-};
-
-struct layer {
-    const uint16_t *attention_norm, *mlp_norm;
-    struct weight qkv, output, gate_up, down;
-    char *keys, *values;
-    long group; /* of the KV groups */
-};
-
-struct group {
-    const int64_t *slots, *first_part;
-    const int32_t *table, *parts, *chunks;
-    long table_width, num_chunks, window;
-};
-
-struct shape {
-    long layers, hidden, inner, heads, kv_heads, head_dim, block;
-    float eps, scale;
-};
 
 struct scratch {
     uint16_t *normed, *heads, *attended, *gated; /* `gated` lies where the two before it did */
     uint16_t *gate_up;                           /* only where tokens have adapters, or weights are codes */
     void *inputs;                                /* as linear and coded_linear lay them out */
     float *partial;
-};
-
-/* The slots of one layer's linears; of all of a step's tokens. */
-struct layer_adapters {
-    const struct adapters *qkv, *output, *gate_up, *down;
 };
 
 static void adapt(const struct adapters *linear, const int32_t *slots, const uint16_t *x, uint16_t *y, long tokens,

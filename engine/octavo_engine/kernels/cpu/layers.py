@@ -59,14 +59,16 @@ class LayerAdapters:
     down: CPUAdapters | None
 
 
-class _Weight(ctypes.Structure):
+class WeightStructure(ctypes.Structure):
+    """A weight's description as an argument of C functions."""
+
     _fields_ = (("numbers", _POINTER), ("codes", ctypes.POINTER(CodedStructure)), ("bias", _POINTER))
 
 
 class _Layer(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("attention_norm", "mlp_norm")),
-        *((name, _Weight) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, WeightStructure) for name in ("qkv", "output", "gate_up", "down")),
         *((name, _POINTER) for name in ("keys", "values")),
         ("group", _LONG),
     )
@@ -114,7 +116,7 @@ class CPULayers:
         self._kernels = kernels
         self._kept = tuple(layers), tuple(caches), tuple(adapters)
         self._adapters = (_LayerAdapters * len(adapters))(*map(_adapters, adapters))
-        self._layers = (_Layer * len(layers))(
+        self.structures = (_Layer * len(layers))(
             *(_layer(layer, cache, group) for layer, cache, group in zip(layers, caches, group_of_layer, strict=True))
         )
         first = layers[0]
@@ -126,7 +128,7 @@ class CPULayers:
         """Whether any weight is codes."""
         self.interleaved = all(weight.interleaved for weight in coded)
         """Whether all of these codes are interleaved."""
-        self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
+        self.shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
         self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
         self._gate_up_width = 2 * inner
         self._widest = max(hidden, heads * head_dim, inner)
@@ -148,11 +150,11 @@ class CPULayers:
         parts = max(group.parts.shape[0] for group in groups)
         apart = self.coded or slots is not None
         scratch = x.new_empty(tokens * (self._scratch_width + (self._gate_up_width if apart else 0)))
-        inputs = x.new_empty(self._input_bytes(tokens), dtype=torch.uint8)
+        inputs = x.new_empty(self.input_bytes(tokens), dtype=torch.uint8)
         partial = x.new_empty(parts * self._partial_width, dtype=torch.float32)
         self._kernels.library.decoder_layers(
-            ctypes.byref(self._shape),
-            self._layers,
+            ctypes.byref(self.shape),
+            self.structures,
             (_Group * len(groups))(*map(_group, groups)),
             None if slots is None else self._adapters,
             _pointer(slots),
@@ -167,7 +169,7 @@ class CPULayers:
         )
         return x
 
-    def _input_bytes(self, tokens: int) -> int:
+    def input_bytes(self, tokens: int) -> int:
         """Return the bytes of scratch memory in which each of the linears can lay out its input."""
         plain = packed_words(tokens, self._widest) * _WORD_BYTES
         if not self.coded:
@@ -180,16 +182,16 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _weight(linear: LinearWeights) -> _Weight:
+def weight_structure(linear: LinearWeights) -> WeightStructure:
     weight, bias = linear.weight, _pointer(linear.bias)
     if isinstance(weight, CodedWeight):
-        return _Weight(None, ctypes.pointer(weight.structure), bias)
-    return _Weight(_pointer(weight), None, bias)
+        return WeightStructure(None, ctypes.pointer(weight.structure), bias)
+    return WeightStructure(_pointer(weight), None, bias)
 
 
 def _layer(layer: LayerWeights, cache: tuple[Tensor, Tensor], group: int) -> _Layer:
     norms = map(_pointer, (layer.attention_norm, layer.mlp_norm))
-    linears = map(_weight, (layer.qkv, layer.output, layer.gate_up, layer.down))
+    linears = map(weight_structure, (layer.qkv, layer.output, layer.gate_up, layer.down))
     return _Layer(*norms, *linears, *map(_pointer, cache), group)
 
 

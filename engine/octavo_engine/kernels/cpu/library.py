@@ -35,7 +35,7 @@ _PART_TOKENS = 512
 NO_WINDOW = 2**31 - 1
 """A window that no sequence fills."""
 MOST_PARTS = 16
-"""The most parts into which `attention_parts` divides a context (gather.c)."""
+"""The most parts into which `attention_parts` divides a context (kernels.h)."""
 _PLAIN, _SILU_MUL, _WIDE = 0, 1, 2
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
@@ -57,8 +57,11 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
     "apply_masks": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
     "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
+    "decode": (*[_POINTER] * 8, _LONG, _INT),
+    "decode_scratch": (_POINTER, _LONG, _INT),
     "gather_group": (*[_POINTER] * 4, *[_LONG] * 5),
     "gather_shared": (*[_POINTER] * 9, *[_LONG] * 2),
+    "write_tokens": (*[_POINTER] * 4, *[_LONG] * 2),
     "attention_parts": (*[_POINTER] * 4, *[_LONG] * 2),
 }
 
@@ -106,7 +109,7 @@ def load(path: Path) -> CPUKernels:
         function.argtypes, function.restype = arguments, None
     library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG), _LONG
     library.tile_scratch.argtypes, library.tile_scratch.restype = (_POINTER,), _LONG
-    library.attention_parts.restype = _LONG
+    library.attention_parts.restype = library.decode_scratch.restype = _LONG
     return CPUKernels(library)
 
 
@@ -249,14 +252,16 @@ class CPUKernels:
         return output
 
     def likeliest_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest logit and its first index, [R] each, of `logits` [R, vocab], float32 and contiguous.
+        """Return the first index of the largest logit, int64, and whether that logit is finite, bool, [R] each.
 
-        NaN is larger than all numbers, as for PyTorch.
+        `logits` [R, vocab] are float32 and contiguous. NaN is larger than all numbers, as for PyTorch.
         """
-        best, tokens = logits.new_empty(len(logits)), logits.new_empty(len(logits), dtype=torch.int64)
-        pointers = logits.data_ptr(), best.data_ptr(), tokens.data_ptr()
+        rows = len(logits)
+        tokens = torch.empty(rows, dtype=torch.int64, device="cpu")
+        finite = torch.empty(rows, dtype=torch.bool, device="cpu")
+        pointers = logits.data_ptr(), tokens.data_ptr(), finite.data_ptr()
         self.library.likeliest_tokens(*pointers, *logits.shape, torch.get_num_threads())
-        return best, tokens
+        return tokens, finite
 
     def draw_tokens(
         self,
@@ -321,6 +326,14 @@ class CPUKernels:
             pointers = [tensor.data_ptr() for tensor in (columns, *tensors)]
             strides = tensors[0].stride(0), tensors[1].stride(0)
             self.library.gather_group(*pointers, *strides, width, block_size, sequences)
+
+    def write_tokens(self, rows: Tensor, positions: Tensor, tokens: Tensor, table: Tensor) -> None:
+        """Write `tokens` [R] at `positions` [R] of `rows` [R] of `table` [rows, positions] int32; the others are int64.
+
+        All are contiguous; rows and positions are not checked.
+        """
+        pointers = [tensor.data_ptr() for tensor in (rows, positions, tokens, table)]
+        self.library.write_tokens(*pointers, table.shape[1], len(rows))
 
     def attention_parts(
         self, cu_query_lens: Tensor, context_lens: Tensor, tokens: int, window: int | None

@@ -103,11 +103,12 @@ static int64_t likeliest_of(const float *logits, long vocab) {
     return index_of(logits, best, first);
 }
 
-void likeliest_tokens(const float *logits, float *best, int64_t *tokens, long rows, long vocab, int threads) {
+/* `finite`: whether a row's largest logit is. */
+void likeliest_tokens(const float *logits, int64_t *tokens, uint8_t *finite, long rows, long vocab, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (rows > 1)
     for (long row = 0; row < rows; row++) {
         tokens[row] = likeliest_of(logits + row * vocab, vocab);
-        best[row] = logits[row * vocab + tokens[row]];
+        finite[row] = isfinite(logits[row * vocab + tokens[row]]) != 0;
     }
 }
 

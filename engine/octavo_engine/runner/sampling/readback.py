@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from octavo_engine.core.request import FinishReason, TokenLogprobs
@@ -35,12 +34,11 @@ class Readback:
     def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, RowError]]:
         """Return the tokens [R] and, by index into them, the requested log probabilities and the errors."""
         tokens, finite, *columns = self._copies.wait()
-        forbidden = columns.pop() if self._has_forbidden else torch.zeros_like(finite)
+        forbidden = columns.pop().tolist() if self._has_forbidden else []
         logprobs = {} if self._logprobs is None else _by_row(self._logprobs, columns)
-        if bool(finite.all()):
-            return tokens.tolist(), logprobs, {}
-        wrong = [(i, _FORBIDDEN if forbidden[i] else NOT_FINITE) for i, good in enumerate(finite.tolist()) if not good]
-        return tokens.tolist(), logprobs, dict(wrong)
+        wrong = [i for i, good in enumerate(finite.tolist()) if not good]
+        errors = {i: _FORBIDDEN if forbidden and forbidden[i] else NOT_FINITE for i in wrong}
+        return tokens.tolist(), logprobs, errors
 
 
 def _by_row(logprobs: LogprobTensors, columns: Sequence[Tensor]) -> dict[int, TokenLogprobs]:

@@ -72,8 +72,11 @@ def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
     The logits of forbidden tokens may be overwritten (see `process_logits`).
     `table` holds the sampling parameters and the tokens of the rows.
     """
+    on_gpu = triton_runs_on(logits.device)
+    if not (on_gpu or sampled.masks or table.sampling.needs(sampled.rows)):  # as in most steps of greedy requests
+        return Sampled(*likeliest(logits), None)
     adjusted = process_logits(logits, sampled, table)
-    choose = _by_kernels if triton_runs_on(logits.device) else _by_torch
+    choose = _by_kernels if on_gpu else _by_torch
     tokens, finite = choose(adjusted, sampled, table)
     forbidden = _forbidden(adjusted, finite, sampled, table)
     return Sampled(tokens, finite, _logprobs(logits, tokens, sampled, table), forbidden)
@@ -92,7 +95,7 @@ def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tupl
 
 def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[Tensor, Tensor]:
     """Sample with PyTorch, on a CPU; return tokens [R] and finite [R]."""
-    best, tokens = likeliest(logits)
+    tokens, finite = likeliest(logits)
     drawing = table.sampling.needing(sampled.rows, DRAWS)
     if len(drawing) == len(tokens):  # which is common, and spares a copy of the logits
         columns = table.sampling.columns(sampled.rows_device)
@@ -102,7 +105,7 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
         index = torch.tensor(drawing)
         columns = table.sampling.columns(sampled.rows_device[index])
         tokens[index] = draw(logits[index], tokens[index], columns, sampled.positions_device[index])
-    return tokens, torch.isfinite(best)
+    return tokens, finite
 
 
 def _forbidden(logits: Tensor, finite: Tensor, sampled: SampledRows, table: StateTable) -> Tensor | None:

@@ -18,7 +18,7 @@ from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.module_rules import Quantization
 from octavo_engine.model.quantization.unquantized import Unquantized
-from octavo_engine.model.spec import AttentionSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
+from octavo_engine.model.spec import AttentionSpec, HeadSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
 
 _KNOWN_METHODS = (Unquantized, Dequantized, Grouped, INT8, GGUFBlocks)
 """The linear methods that the kernels support; each weight says whether they support its codes, too."""
@@ -57,6 +57,21 @@ def kernels_know(spec: ModelSpec) -> bool:
         )
         for layer in spec.layers
     )
+
+
+def kernels_know_ends(spec: ModelSpec) -> bool:
+    """Return True if tokens' vectors are the first layer's input, and logits the head's product with the last norm.
+
+    As in `kernels_know`, a field that is added later, or a new value, makes this False.
+    """
+    if spec.norm is None or spec.head is None:
+        return False
+    free = ("architecture", "hidden_size", "vocab_size", "max_position", "dtype", "eos_token_ids", "layers")
+    loading = ("unread_embeddings", "names", "stored_names", "quantization")
+    fields = {name: getattr(spec, name) for name in (*free, *loading)}
+    norm = NormSpec(spec.norm.eps)
+    same = norm == spec.layers[0].norms.before_mixer
+    return same and spec == ModelSpec(**fields, norm=norm, head=HeadSpec(tied=spec.head.tied))
 
 
 def _knows_methods(quantization: Quantization | None) -> bool:
@@ -98,7 +113,8 @@ class FusedLayers:
         They compute at most `most_tokens` tokens; None: any number. `crossovers` decide whether codes
         are multiplied as they are.
         """
-        self._kernels, self._eps, self._scale, self._most_tokens = kernels, eps, scale, most_tokens
+        self.kernels = kernels
+        self._eps, self._scale, self._most_tokens = eps, scale, most_tokens
         self._crossovers = crossovers
         self._layers: CPULayers | None = None
         self._caches: object = None
@@ -111,14 +127,18 @@ class FusedLayers:
 
     def __call__(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, context: StepContext) -> Tensor:
         """Run x [T, hidden] through all layers, in place if they are computed in one call."""
-        rope = ropes[0]
-        few = len(x) > 0 and (self._most_tokens is None or len(x) <= self._most_tokens)
-        if rope is None or not few or not isinstance(context.backend, CPUAttention):
-            return one_by_one(layers, x, ropes, context)
-        fused = self._for(layers, context)
-        if fused is None or (fused.coded and not self._multiplies_codes(fused, len(x))):
+        rope, fused = ropes[0], self.described(layers, context, len(x))
+        if rope is None or fused is None:
             return one_by_one(layers, x, ropes, context)
         return fused(x, rope.cos, rope.sin, context.metadata, context.adapter_slots)
+
+    def described(self, layers: Sequence[Layer], context: StepContext, tokens: int) -> CPULayers | None:
+        """Return the layers as the kernels read them; None if these do not compute so many tokens in one call."""
+        few = tokens > 0 and (self._most_tokens is None or tokens <= self._most_tokens)
+        if not few or not isinstance(context.backend, CPUAttention):
+            return None
+        fused = self._for(layers, context)
+        return None if fused is None or (fused.coded and not self._multiplies_codes(fused, tokens)) else fused
 
     def _multiplies_codes(self, fused: CPULayers, tokens: int) -> bool:
         return self._crossovers.multiplies_codes(tokens, interleaved=fused.interleaved)
@@ -129,11 +149,11 @@ class FusedLayers:
         None: the kernels do not support some weight.
         """
         if self._caches is not context.caches or self._lacks_adapters(context):
-            self._layers = self._described(layers, context)
+            self._layers = self._new_description(layers, context)
             self._caches = context.caches
         return self._layers
 
-    def _described(self, layers: Sequence[Layer], context: StepContext) -> CPULayers | None:
+    def _new_description(self, layers: Sequence[Layer], context: StepContext) -> CPULayers | None:
         weights = [known for known in (layer.weights() for layer in layers) if known is not None]
         if len(weights) < len(layers):
             return None
@@ -142,7 +162,7 @@ class FusedLayers:
         groups = context.group_of_layer
         adapters = [each for each in (layer.adapters() for layer in layers) if each is not None]
         self._has_adapters = bool(adapters)
-        return CPULayers(self._kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
+        return CPULayers(self.kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
 
     def _lacks_adapters(self, context: StepContext) -> bool:
         """Return True if the layers were described before they had slots for adapters."""
