@@ -49,6 +49,9 @@ class TensorNames:
     modules: tuple[tuple[str, str], ...] = ()
     """Parts of the names of transformers' modules, which adapters and some files use, each with the part that published
     checkpoints have instead."""
+    separate: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Ends of the names of projections that checkpoints have in one tensor and transformers as several modules, and the
+    ends of these modules' names in the order of the rows."""
     buffers: tuple[str, ...] = ()
     """Full names of tensors in each layer that are not read: masks in old checkpoints, attention to an encoder."""
 

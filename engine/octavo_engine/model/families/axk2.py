@@ -15,7 +15,7 @@ from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import LatentAttentionSpec, LayerNorms, LayerSpec, ModelSpec, MoESpec, NormSpec
 
-_NAMES = TensorNames(modules=(("q_gate_proj", "q_b_proj"), ("mlp.fc1.", "W_down."), ("mlp.fc2.", "W_up.")))
+_NAMES = TensorNames(modules=(("q_gate_proj", "q_b_proj"), ("mlp.fc1", "W_down"), ("mlp.fc2", "W_up")))
 
 
 def _read(fields: Fields) -> ModelSpec:

@@ -17,7 +17,19 @@ log = logging.getLogger(__name__)
 _QKV, _OUT = "model.layers.{layer}.attn.gqkv_proj", "model.layers.{layer}.attn.o_proj"
 _UP, _LAYOUT = "model.layers.{layer}.mlp.gate_up_proj", QKVLayout(order=(3, 0, 1, 2))
 _NAMES = TensorNames(
-    query=_QKV, key=_QKV, value=_QKV, output_gate=_QKV, output=_OUT, gate=_UP, up=_UP, qkv_layout=_LAYOUT
+    modules=((".self_attn.", ".attn."),),
+    separate=(
+        (".gqkv_proj", (".gate_proj", ".q_proj", ".k_proj", ".v_proj")),
+        (".gate_up_proj", (".gate_proj", ".up_proj")),
+    ),
+    query=_QKV,
+    key=_QKV,
+    value=_QKV,
+    output_gate=_QKV,
+    output=_OUT,
+    gate=_UP,
+    up=_UP,
+    qkv_layout=_LAYOUT,
 )
 _GATE = OutputGateSpec(with_query=True)
 

@@ -180,14 +180,17 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
         found[own] = _module(own, bare, (a, b), headers, config, limits, transposed=transposed)
     if not found:
         raise ModelLoadError("the file holds no tensors")
-    _check_experts(found, limits.names)
+    _check_rows(found, limits.names)
     return list(found.values())
 
 
-def _check_experts(found: Collection[str], names: ModuleNames) -> None:
-    """Raise ModelLoadError if a file has a module of one expert and another of all experts of the same layer."""
+def _check_rows(found: Collection[str], names: ModuleNames) -> None:
+    """Raise ModelLoadError if two modules of a file change the same rows: one expert and all experts of a layer, or a
+    projection alone and together with others."""
     together = {name.rpartition(".")[0] for name in found if names.shapes[name].experts > 1}
     for name in found:
+        if (whole := names.whole_of.get(name)) in found:
+            raise ModelLoadError(f"{name}: the file has a module of {whole}, too, which includes its rows")
         experts = f"{name.partition('.experts.')[0]}.experts"
         if experts in together and names.shapes[name].experts == 1:
             raise ModelLoadError(f"{name}: the file has a module of all experts ({experts}), too")

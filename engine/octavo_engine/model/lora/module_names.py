@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint.names import StoredNames, by_modules
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.expert_targets import ExpertStack, ExpertTarget, expert_stacks
-from octavo_engine.model.lora.targets import ModuleShape, TargetChoice
+from octavo_engine.model.lora.targets import ModuleShape, TargetChoice, separate_modules
 
 _WRAPPERS = ("base_model.model.", "base_model.")
 """The prefixes that PEFT adds to the names of a model's modules."""
@@ -32,6 +32,10 @@ class ModuleNames:
     """Modules that hold experts as parameters."""
     renamed: Sequence[tuple[str, str]] = ()
     """Replacements of parts of names, as in `TensorNames.modules`."""
+    whole_of: Mapping[str, str] = field(default_factory=dict)
+    """For modules whose rows are some of another module's: that module."""
+    others: Set[str] = frozenset()
+    """The model's modules that are none of these: adapters of them are not supported."""
 
     def find(self, name: str) -> str:
         """Return the module of a name in an adapter's file; ModelLoadError says why there is none."""
@@ -41,10 +45,24 @@ class ModuleNames:
                 return candidate
         if (reason := self._reason(bare)) is not None:
             raise ModelLoadError(f"{bare}: {reason}")
+        if self._is_other(bare):
+            raise ModelLoadError(f"{bare}: the model has this layer, but it takes no adapters; {self._kinds()} do")
         linears = [known for known in self.shapes if ".experts." not in known]
         near = difflib.get_close_matches(bare, linears, 1)
         hint = f" (the nearest is {near[0]})" if near else ""
-        raise ModelLoadError(f"{bare}: the model has no such linear layer{hint}: is the adapter made for this model?")
+        missing = f"the model has no such linear layer{hint}, but {self._kinds()}"
+        raise ModelLoadError(f"{bare}: {missing}: is the adapter made for this model?")
+
+    def _is_other(self, bare: str) -> bool:
+        """Return True for a module that the model has, or whose tensors in its files are not read."""
+        names = list(self._candidates(module_of(bare)))
+        return not self.others.isdisjoint(names) or any(self.stored.own(f"{name}.weight") is None for name in names)
+
+    def _kinds(self) -> str:
+        """Return the last parts of the names of layers that may have adapters."""
+        experts = ["experts"] * any(shape.experts > 1 for shape in self.shapes.values())
+        names = {name.rpartition(".")[2] for name in self.shapes if ".experts." not in name}
+        return ", ".join(sorted([*names, *experts])) or "none of its layers"
 
     def _reason(self, bare: str) -> str | None:
         """Return the reason why a module of the model cannot have an adapter; None: there is none."""
@@ -90,6 +108,15 @@ def module_names(decoder: Decoder, choice: TargetChoice) -> ModuleNames:
         "experts": "experts that the model has in this form cannot have adapters",
     }
     shapes = {name: target.shape for name, target in choice.targets.items()}
+    others = {tensor.name.rpartition(".")[0] for tensor in decoder.tensors() if not tensor.optional} - shapes.keys()
+    separate = separate_modules(choice.targets, names)
     return ModuleNames(
-        shapes, decoder.spec.stored_names, refused, choice.left_out, expert_stacks(experts), names.modules
+        shapes,
+        decoder.spec.stored_names,
+        refused,
+        choice.left_out,
+        expert_stacks(experts),
+        names.modules,
+        whole_of={part: whole for whole, parts in separate.items() for part in parts},
+        others=others,
     )

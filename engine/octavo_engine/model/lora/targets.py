@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from octavo_engine.model.checkpoint.names import QKVLayout
+from octavo_engine.model.checkpoint.names import QKVLayout, TensorNames
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
@@ -126,7 +126,21 @@ def linear_targets(decoder: Decoder, file: GGUFArchitecture | None) -> dict[str,
         own = linear.projections(linear.names) if file is None or mixer is None else _as_adapters(mixer, file)
         for projection in own if linear.names else ():
             together.setdefault(projection.name, (linear, []))[1].append(projection)
-    return {name: LinearTarget(linear, tuple(found)) for name, (linear, found) in together.items()}
+    targets = {name: LinearTarget(linear, tuple(found)) for name, (linear, found) in together.items()}
+    for name, parts in separate_modules(targets, decoder.spec.names).items():
+        pairs = zip(parts, targets[name].projections, strict=True)
+        targets |= {part: LinearTarget(targets[name].linear, (projection,)) for part, projection in pairs}
+    return targets
+
+
+def separate_modules(names: Iterable[str], of_model: TensorNames) -> dict[str, list[str]]:
+    """Return the names of transformers' modules for each of `names` that the checkpoint has as one tensor."""
+    return {
+        name: [name.removesuffix(end) + part for part in parts]
+        for name in names
+        for end, parts in of_model.separate
+        if name.endswith(end)
+    }
 
 
 def _as_adapters(mixer: Attention, file: GGUFArchitecture) -> Iterator[Projection]:

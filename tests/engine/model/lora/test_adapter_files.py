@@ -148,6 +148,16 @@ def test_an_adapter_of_layers_without_slots_is_refused_by_their_reason(tmp_path:
         read(tmp_path, found, limits)
 
 
+def test_a_projection_alone_and_together_with_others_is_refused(tmp_path: Path) -> None:
+    """Both change the same rows, and only one of them could be kept."""
+    limits = AdapterLimits(replace(NAMES, whole_of={Q: V}), max_rank=8, half=False)
+    assert read(tmp_path, limits=limits).modules
+    with pytest.raises(
+        ModelLoadError, match=r"q_proj: the file has a module of .*v_proj, too, which includes its rows"
+    ):
+        read(tmp_path, {**tensors(), **tensors(V, rows=8)}, limits)
+
+
 def test_more_patterns_than_can_be_compared_with_so_many_modules_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
