@@ -10,12 +10,22 @@ from typing import Any
 
 import gguf
 import numpy as np
-from checkpoints import reference_model
+from checkpoints import SIZES, reference_model
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import quantize
 from gguf_writer import permute
 
+from octavo_engine.model.gguf.names import SAME_NAMES
+
 Tensors = Iterator[tuple[str, np.ndarray]]
+_IMAGES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,40 @@ class Case:
         model = reference_model(self.family, **self.changes)
         self.prepare(model)
         return model
+
+
+@dataclass(frozen=True)
+class TextCase(Case):
+    """Files of a language model whose class of transformers reads images as well."""
+
+    def model(self) -> Any:
+        """Return the language model of a random model."""
+        text = {**SIZES, "pad_token_id": 0, **self.changes}
+        images = {"vision_config": _IMAGES, "image_token_id": 120}
+        return _LanguageModel(reference_model(self.family, **dict.fromkeys(SIZES, ...), text_config=text, **images))
+
+
+class _LanguageModel:
+    """The part of a model that computes text, with its names in files of text alone."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.config = model, model.config.text_config
+        self.config.allow_global_per_layer_attribute_access = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors, without those for images."""
+        state = {
+            name.replace("model.language_model.", "model."): each for name, each in self._model.state_dict().items()
+        }
+        return {
+            name: each
+            for name, each in state.items()
+            if name.startswith(("model.layers", "model.embed_tokens", "model.norm", "lm_head"))
+        }
+
+    def __call__(self, token_ids: Any) -> Any:
+        """Return what the model returns for text."""
+        return self._model(token_ids)
 
 
 def permuted(config: Any, name: str, array: np.ndarray) -> Tensors:
@@ -154,7 +198,8 @@ def write(model: Any, path: Path, architecture: str, case: Case, kind: Kind = Ki
     for key, value in ((key, value) for key, value in keys.items() if value is not None):
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(key if key.startswith("xielu.") else f"{architecture}.{key}", value)
-    number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == architecture)
+    known = SAME_NAMES.get(architecture, architecture)
+    number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == known)
     mapping = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     for key, tensor in model.state_dict().items():
         if key in ("lm_head.weight", "embed_out.weight") and config.tie_word_embeddings:

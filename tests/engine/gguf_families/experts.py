@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gguf_families.case import SCALES, YARN, Case, Tensors, granite, pattern, permuted, window, yarn
+from gguf_families.case import SCALES, YARN, Case, Tensors, TextCase, granite, pattern, permuted, window, yarn
+from gguf_families.dense import LONG, longrope
 
 
 def stacked(config: Any, name: str, array: np.ndarray, *, rope: bool = False) -> Tensors:
@@ -128,6 +129,62 @@ def mimo2(config: Any) -> dict[str, Any]:
     }
 
 
+def of_step35(config: Any, name: str, array: np.ndarray) -> Tensors:
+    """Norms to which the converter adds 1, and the shared expert, which has another name in checkpoints."""
+    if name.endswith("norm.weight"):
+        array = array + 1
+    yield from stacked(config, name.replace("mlp.shared_experts.", "share_expert."), array)
+
+
+def step35(config: Any) -> dict[str, Any]:
+    """Step 3.5's keys: layers with a window have their own number of heads, and RoPE of another base."""
+    swa = [kind == "sliding_attention" for kind in config.layer_types]
+    heads = (config.num_attention_heads, config.num_sliding_attention_heads)
+    limits = {"exp": config.swiglu_limits, "shexp": config.swiglu_limits_shared}
+    return {
+        **pattern(config),
+        **{f"swiglu_clamp_{name}": [float(each or 0) for each in found] for name, found in limits.items()},
+        "attention.head_count": [heads[flag] for flag in swa],
+        "attention.head_count_kv": [config.num_key_value_heads] * len(swa),
+        "attention.key_length": config.head_dim,
+        "rope.dimension_count": config.head_dim,
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.share_expert_dim,
+        "expert_weights_scale": config.moe_router_scaling_factor,
+        "expert_weights_norm": True,
+        "leading_dense_block_count": 1,
+    }
+
+
+def phimoe(config: Any) -> dict[str, Any]:
+    """Phi-3.5-MoE's keys, as those of Phi-3."""
+    rope, long = config.rope_parameters, {}
+    if rope["rope_type"] == "longrope":
+        long = {"rope.scaling.attn_factor": rope["short_mscale"]}
+    original = rope.get("original_max_position_embeddings", config.max_position_embeddings)
+    return {**experts(config), **window(config), **long, "rope.scaling.original_context_length": original}
+
+
+def cohere2moe(config: Any) -> dict[str, Any]:
+    """The keys of Cohere's mixtures."""
+    return {
+        **pattern(config),
+        "feed_forward_length": config.prefix_dense_intermediate_size,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.intermediate_size,
+        "expert_gating_func": {"softmax": 1, "sigmoid": 2}[config.expert_selection_fn],
+        "expert_shared_count": config.num_shared_experts,
+        "expert_weights_norm": config.norm_topk_prob,
+        "leading_dense_block_count": config.mlp_layer_types.index("sparse"),
+        "logit_scale": config.logit_scale,
+        "rope.scaling.type": "none",
+    }
+
+
 class InTurn:
     """Query, key and value, which the model has one after another, as one tensor."""
 
@@ -190,6 +247,21 @@ ROUTED = {
 }
 GROUPS = {"n_group": 4, "topk_group": 2}
 LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+COHERE = {
+    "num_hidden_layers": 5,
+    "head_dim": 16,
+    "intermediate_size": 32,
+    "prefix_dense_intermediate_size": 80,
+    "first_k_dense_replace": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_shared_experts": 2,
+    "expert_selection_fn": "sigmoid",
+    "norm_topk_prob": True,
+    "sliding_window": 4,
+}
 
 
 def of_llama4(config: Any, name: str, array: np.ndarray) -> Tensors:
@@ -386,6 +458,45 @@ EXPERTS: dict[str, Case] = {
         },
         mimo2,
         of_mimo2,
+    ),
+    "phimoe": Case("Phimoe", {**LOCAL, "attention_bias": True, "lm_head_bias": True}, phimoe, stacked),
+    "phimoe, long": Case(
+        "Phimoe",
+        {**LOCAL, "rope_parameters": {**LONG, "short_mscale": 1.2, "long_mscale": 1.2}, "sliding_window": 4},
+        phimoe,
+        stacked,
+        longrope,
+    ),
+    "step35": TextCase(
+        "Step3p7",
+        {
+            "head_dim": 16,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "sliding_window": 4,
+            "num_sliding_attention_heads": 4,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 36,
+            "share_expert_dim": 20,
+            "moe_router_scaling_factor": 1.7,
+            "swiglu_limits": [0.0, 0.4, None],
+            "swiglu_limits_shared": [0.5, None, 0.6],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        },
+        step35,
+        of_step35,
+    ),
+    "cohere2moe": Case("Cohere2Moe", COHERE, cohere2moe, stacked, layer_norm=True),
+    "cohere2moe, softmax": Case(
+        "Cohere2Moe",
+        {**COHERE, "expert_selection_fn": "softmax", "num_shared_experts": 0},
+        cohere2moe,
+        stacked,
+        layer_norm=True,
     ),
     "dbrx": Case(
         "Dbrx",

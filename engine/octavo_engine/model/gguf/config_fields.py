@@ -86,6 +86,12 @@ def router_fields(header: Header, *scores: str) -> dict[str, Any]:
     }
 
 
+def phi3_fields(header: Header) -> dict[str, Any]:
+    """Return Phi-3's fields."""
+    original = header.integer("rope.scaling.original_context_length", default=header.integer("context_length"))
+    return {**window_field(header), "original_max_position_embeddings": original}
+
+
 def granite_with_rope(header: Header) -> dict[str, Any]:
     """Return the fields of Granites with RoPE; ModelLoadError for a file whose RoPE this key switches off."""
     if not header.fields.boolean(key := header.key("rope.scaling.finetuned"), True):

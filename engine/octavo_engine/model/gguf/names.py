@@ -31,6 +31,8 @@ _ALSO = (
 """Parts of names, each with what the package's names have in its place, alone or with others of these."""
 _INDEXER = ".indexer."
 """In the names of tensors that choose tokens; layers that use an earlier layer's choice may have them too."""
+SAME_NAMES = {"cohere2moe": "dots1"}
+"""Architectures that the package `gguf` does not know, each with one that names tensors in the same way."""
 DENSE_TENSORS = ("dense_2.weight", "dense_3.weight")
 """The linear layers after pooling, in order."""
 _READ_APART = (
@@ -46,7 +48,8 @@ def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> 
     """
     import gguf
 
-    architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == file.architecture)
+    known = SAME_NAMES.get(file.architecture, file.architecture)
+    architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     mapping = gguf.get_tensor_name_map(architecture, num_layers)
     names_of_stored: dict[str, str] = {}
     for name in names:

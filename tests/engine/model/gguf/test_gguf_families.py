@@ -112,6 +112,7 @@ HEADERS = {
     "deepseek2": ({"expert_group_count": None}, "expert_group_count is missing, and no published model with 3 layers"),
     "granite": ({"rope.scaling.finetuned": False}, "attention without RoPE"),
     "afmoe": ({"expert_weights_norm": None}, "expert_weights_norm None is not supported, only true"),
+    "step35": ({"attention.head_count": [8, 4, 8]}, r"head_count \[8, 4, 8\] differs in layers of one type"),
     "bailingmoe": ({"expert_weights_scale": 2.5}, "changes answers, and bailingmoe is not computed with it"),
     "apertus": ({"xielu.beta": [0.5]}, r"xielu.beta \[0.5\] is not a number for each of 3 layers"),
     "qwen3moe": ({"expert_count": 16384}, "expert_count 16384 is more than the 4 of the file's tensors"),

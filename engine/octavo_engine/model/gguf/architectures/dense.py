@@ -9,18 +9,18 @@ import numpy as np
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
-from octavo_engine.model.gguf.config_fields import granite_with_rope, layer_types, rms_epsilon, window_field
+from octavo_engine.model.gguf.config_fields import (
+    granite_with_rope,
+    layer_types,
+    phi3_fields,
+    rms_epsilon,
+    window_field,
+)
 from octavo_engine.model.gguf.file import dequantize_rows, mapped
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.restored import Array
 from octavo_engine.model.gguf.rope import rope_parameters
 from octavo_engine.model.gguf.spec_changes import llama_names
-
-
-def _phi3_fields(header: Header) -> dict[str, Any]:
-    """Return Phi-3's fields."""
-    original = header.integer("rope.scaling.original_context_length", default=header.integer("context_length"))
-    return {**window_field(header), "original_max_position_embeddings": original}
 
 
 def _olmo_fields(header: Header) -> dict[str, Any]:
@@ -194,7 +194,7 @@ DENSE = (
         made=_qwen3_score,
         made_of=("cls.output.weight",),
     ),
-    GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=_phi3_fields),
+    GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=phi3_fields),
     GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=granite_with_rope, interleaves_rope=True),
     GGUFArchitecture(name="olmo", model_class="OlmoForCausalLM", read=_olmo_fields, interleaves_rope=True),
     GGUFArchitecture(

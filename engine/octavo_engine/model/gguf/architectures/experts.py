@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from octavo_engine.model.gguf.architecture import GGUFArchitecture
@@ -9,13 +10,14 @@ from octavo_engine.model.gguf.config_fields import (
     experts_fields,
     granite_with_rope,
     layer_types,
+    phi3_fields,
     router_fields,
     router_scores,
     window_field,
 )
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.rope import rope_parameters
-from octavo_engine.model.gguf.spec_changes import llama_names, numbered_experts, of_gpt_oss
+from octavo_engine.model.gguf.spec_changes import llama_names, norms_as_stored, numbered_experts, of_gpt_oss
 
 
 def _mixtral_fields(header: Header) -> dict[str, Any]:
@@ -184,6 +186,77 @@ def _gpt_oss_fields(header: Header) -> dict[str, Any]:
     return {**experts_fields(header), **sizes, **layer_types(header, 2)}
 
 
+def _phimoe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Phi-3.5-MoE, whose router is the same in all published models."""
+    return {**phi3_fields(header), **experts_fields(header), "lm_head_bias": "output.bias" in header.file.tensors}
+
+
+def _step35_fields(header: Header) -> dict[str, Any]:
+    """Return Step 3.5's fields; llama.cpp has as a constant that layers without a window rotate half of each head."""
+    router_scores(header, "sigmoid")
+    for name in ("attention.sliding_window_pattern", "expert_weights_norm"):  # what without them would be is not known
+        if not header.fields.values.get(header.key(name)):
+            raise header.fields.wrong(header.key(name), header.fields.values.get(header.key(name)), "is not supported")
+    types, full = layer_types(header, 1)["layer_types"], "full_attention"
+    heads, rope = _heads_of_kinds(header, types), rope_parameters(header)
+    if "factors" in rope:
+        rope["factors"] = rope["factors"][: len(rope["factors"]) // 2]
+    base = header.number("rope.freq_base_swa", default=rope["rope_theta"])
+    with_experts = header.layers_with("ffn_gate_inp.weight")
+    return {
+        **experts_fields(header),
+        **window_field(header),
+        "layer_types": types,
+        "mlp_layer_types": ["sparse" if at in with_experts else "dense" for at in range(len(types))],
+        "num_attention_heads": heads[full],
+        "num_sliding_attention_heads": heads["sliding_attention"],
+        "num_key_value_heads": header.of_layers("attention.head_count_kv"),
+        "n_routed_experts": header.integer("expert_count"),
+        "share_expert_dim": header.integer("expert_shared_feed_forward_length"),
+        "moe_router_scaling_factor": header.number("expert_weights_scale", default=1.0),
+        "swiglu_limits": _of_own_layers(header, "swiglu_clamp_exp"),
+        "swiglu_limits_shared": _of_own_layers(header, "swiglu_clamp_shexp"),
+        "rope_parameters": {
+            full: {**rope, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 1.0},
+        },
+    }
+
+
+def _cohere2_moe_fields(header: Header) -> dict[str, Any]:
+    """Return the fields of Cohere's mixtures; in llama.cpp all dense layers at the start rotate."""
+    return {
+        **experts_fields(header),
+        **layer_types(header, 4),
+        "intermediate_size": header.integer("expert_feed_forward_length"),
+        "prefix_dense_intermediate_size": header.integer("feed_forward_length"),
+        "prefix_dense_sliding_window_pattern": 1,
+        "first_k_dense_replace": header.integer("leading_dense_block_count", 0, default=0),
+        "num_shared_experts": header.integer("expert_shared_count", 0, default=0),
+        "expert_selection_fn": router_scores(header, "sigmoid", "softmax"),
+        "norm_topk_prob": header.fields.boolean(header.key("expert_weights_norm"), False),
+        "sliding_window": header.integer("attention.sliding_window"),
+        "logit_scale": header.number("logit_scale"),
+        "attention_bias": False,
+    }
+
+
+def _heads_of_kinds(header: Header, types: Sequence[str]) -> dict[str, int]:
+    """Return the number of heads of each type of layers; ModelLoadError if layers of one type differ."""
+    counts = header.each_layer(name := "attention.head_count")
+    heads = dict.fromkeys(("full_attention", "sliding_attention"), counts[0])
+    heads |= dict(zip(types, counts, strict=False))  # there are more counts than layers if some predict further tokens
+    if any(heads[kind] != count for kind, count in zip(types, counts, strict=False)):
+        raise header.fields.wrong(header.key(name), list(counts), "differs in layers of one type")
+    return heads
+
+
+def _of_own_layers(header: Header, name: str) -> list[Any] | None:
+    """Return a list without the numbers of the layers that predict further tokens; None: the file has none."""
+    values = header.fields.values.get(header.key(name))
+    return values[: header.num_layers] if isinstance(values, list) else None
+
+
 _MAVERICKS_EXPERTS = 128
 
 
@@ -261,6 +334,23 @@ EXPERTS = (
         name="mimo2", model_class="MiMoV2FlashForCausalLM", experts=True, read=_mimo2_fields, layers_differ=True
     ),
     GGUFArchitecture(name="exaone-moe", model_class="ExaoneMoeForCausalLM", experts=True, read=_exaone_moe_fields),
+    GGUFArchitecture(
+        name="phimoe",
+        model_class="PhimoeForCausalLM",
+        other_classes=("PhiMoEForCausalLM",),
+        experts=True,
+        read=_phimoe_fields,
+    ),
+    GGUFArchitecture(
+        name="step35",
+        model_class="Step3p7TextForCausalLM",
+        other_classes=("Step3p5ForCausalLM",),
+        experts=True,
+        read=_step35_fields,
+        change=norms_as_stored,
+        layers_differ=True,
+    ),
+    GGUFArchitecture(name="cohere2moe", model_class="Cohere2MoeForCausalLM", experts=True, read=_cohere2_moe_fields),
     GGUFArchitecture(
         name="dbrx", model_class="DbrxForCausalLM", experts=True, read=_dbrx_fields, change=numbered_experts
     ),
