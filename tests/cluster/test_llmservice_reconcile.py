@@ -342,8 +342,10 @@ def test_what_the_api_server_refuses_is_reported_in_its_words(operator: Client, 
 
 
 def test_an_object_made_under_an_older_crd_learns_that_it_is_invalid(operator: Client, namespace: Client) -> None:
-    rules = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations"
-    without_rules = json.dumps([{"op": "remove", "path": rules}])
+    spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
+    adapter = f"{spec}/properties/adapters/items/properties/source/properties/huggingFace/properties/repository"
+    rules = [f"{each}/x-kubernetes-validations" for each in (spec, adapter)]
+    without_rules = json.dumps([{"op": "remove", "path": path} for path in rules])
     operator.kubectl("patch", "crd", "llmservices.octavo.dev", "--type=json", "-p", without_rules)
     both = llmservice(replicas=2, autoscaling={"maxReplicas": 3})
 
@@ -359,6 +361,11 @@ def test_an_object_made_under_an_older_crd_learns_that_it_is_invalid(operator: C
         assert "set replicas or autoscaling, not both" in condition(service, "Degraded")["message"]
         assert not namespace.exists("deployment", "model")
         namespace.kubectl("delete", "llms", "model")
+        tagged = {"name": "tuned", "source": {"huggingFace": {"repository": "owner/name:Q4"}}}
+        namespace.apply(llmservice(name="adapted", adapters=[tagged]))
+        service = wait_for_condition(namespace, "adapted", "Degraded", "AdapterFailed")
+        assert "adapter tuned failed in 1 replica: its repository" in condition(service, "Degraded")["message"]
+        namespace.kubectl("delete", "llms", "adapted")
     finally:
         operator.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from octavo_operator.api.corev1 import EnvFromSource, EnvVar, LocalReference
-from octavo_operator.api.engine_flags import EXTRA, FIELDS
+from octavo_operator.api.engine_flags import EXTRA, FIELDS, RESERVED
 from octavo_operator.api.fields import ImageReference
 from octavo_operator.api.schema import ListType, Rule, Rules, SpecModel, pattern
 
 _KNOWN_FLAG = f"--({'|'.join((*EXTRA, *FIELDS))})(=.*)?"
+
+
+def _nearest(argument: str) -> str:
+    """Return the flag that a misspelt one may be meant to be, and its field of the spec, as the end of a sentence."""
+    name = argument.partition("=")[0].removeprefix("--")
+    close = () if name in RESERVED else difflib.get_close_matches(name, (*EXTRA, *FIELDS), 1)
+    fields = [f", which is spec.{FIELDS[flag]}" if flag in FIELDS else "" for flag in close]
+    return "".join(f"; did you mean --{flag}{field}?" for flag, field in zip(close, fields, strict=True))
 
 
 def _set_by(flag: str, path: str) -> Rule:
@@ -77,6 +86,7 @@ class Engine(SpecModel):
                     "is a flag that the operator sets itself (as --port), that is not for a service (as --config),"
                     " or that the engine does not know; allowed are --" + ", --".join(EXTRA),
                     lambda arg: re.fullmatch(_KNOWN_FLAG, arg) is not None,
+                    hint=_nearest,
                 ),
             ]
         ],

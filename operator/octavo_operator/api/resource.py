@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
 from octavo_operator.api.fields import ShortName
 from octavo_operator.api.llmservice import LLMServiceSpec
@@ -130,35 +131,71 @@ def parse_stored(manifest: Mapping[str, Any]) -> Reading:
 
     While an upgrade is under way, or after a rollback, the CRD is newer than the operator, and the API server fills the
     defaults of new fields into every object. A misspelt field cannot be among them: it was refused or pruned.
+
+    An adapter whose repository has a tag, as an older CRD let it in, is kept as it is (`AdapterRepository.problem`): it
+    is no reason to leave the model alone.
     """
     try:
         return Reading(LLMService.model_validate(dict(manifest)))
     except ValidationError as error:
-        unknown = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == _UNKNOWN]
+        details = error.errors(include_url=False)
+    unknown = [detail["loc"] for detail in details if detail["type"] == _UNKNOWN]
     paths = tuple(_path(location) for location in unknown)
+    tagged = {detail["loc"]: detail for detail in details if _is_adapter_repository(detail)}
+    known = _without(manifest, unknown)
+    for location in tagged:
+        _holder(known, location)[location[-1]] = _STAND_IN
     try:
-        return Reading(parse(_without(manifest, unknown)), paths)
+        service = parse(known)
     except InvalidLLMServiceError as error:  # perhaps because a required field was unknown and left out
-        raise InvalidLLMServiceError(
-            [*error.problems, *(FieldError(path, _SENTENCES[_UNKNOWN]) for path in paths)]
-        ) from None
+        more = [FieldError(path, _SENTENCES[_UNKNOWN]) for path in paths]
+        more += [FieldError(_path(each), _sentence_of(detail)) for each, detail in tagged.items()]
+        raise InvalidLLMServiceError([*error.problems, *more]) from None
+    given = {int(location[2]): detail["input"] for location, detail in tagged.items()}
+    return Reading(_with_repositories(service, given) if given else service, paths)
 
 
-def _without(manifest: Mapping[str, Any], locations: list[tuple[int | str, ...]]) -> Mapping[str, Any]:
+_ADAPTERS, _REPOSITORY = ("spec", "adapters"), ("source", "huggingFace", "repository")
+_STAND_IN = "an/adapter"
+
+
+def _is_adapter_repository(detail: ErrorDetails) -> bool:
+    """Return True if one of pydantic's errors is about the text of an adapter's repository."""
+    location = detail["loc"]
+    return (location[:2], location[3:]) == (_ADAPTERS, _REPOSITORY) and isinstance(detail["input"], str)
+
+
+def _with_repositories(service: LLMService, given: Mapping[int, str]) -> LLMService:
+    """Return the LLMService with the repositories `given` for adapters, by their place in the list, unchecked."""
+    adapters = list(service.spec.adapters)
+    for place, repository in given.items():
+        source = adapters[place].source
+        if source.hugging_face:
+            hub = source.hugging_face.model_copy(update={"repository": repository})
+            changed = source.model_copy(update={"hugging_face": hub})
+            adapters[place] = adapters[place].model_copy(update={"source": changed})
+    return service.model_copy(update={"spec": service.spec.model_copy(update={"adapters": adapters})})
+
+
+def _without(manifest: Mapping[str, Any], locations: list[tuple[int | str, ...]]) -> dict[str, Any]:
     known = copy.deepcopy(dict(manifest))
-    for *way, last in locations:
-        holder: Any = known
-        for step in way:
-            holder = holder[step]
-        del holder[last]
+    for location in locations:
+        del _holder(known, location)[location[-1]]
     return known
+
+
+def _holder(manifest: dict[str, Any], location: tuple[int | str, ...]) -> Any:
+    """Return the mapping or list that has what is at `location`."""
+    holder: Any = manifest
+    for step in location[:-1]:
+        holder = holder[step]
+    return holder
 
 
 def _problems(error: ValidationError) -> Iterator[FieldError]:
     """Yield the problems, misspelt fields first: a field that is required is often there under a wrong name."""
     for detail in sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != _UNKNOWN):
-        path = _path(detail["loc"])
-        yield FieldError(path, _sentence(detail["type"], detail["msg"], detail["input"], detail["loc"]))
+        yield FieldError(_path(detail["loc"]), _sentence_of(detail))
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -203,7 +240,9 @@ def _choices(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Map
         yield from _choices(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
 
 
-def _sentence(kind: str, message: str, value: Any, location: tuple[int | str, ...]) -> str:
+def _sentence_of(detail: ErrorDetails) -> str:
+    """Return what one of pydantic's errors says, as the end of a sentence."""
+    kind, message, value, location = detail["type"], detail["msg"], detail["input"], detail["loc"]
     if kind in ("rule", "duplicate"):
         return message if isinstance(value, dict | list) else f"{value!r} {message}"
     if kind == "literal_error" and location in (("apiVersion",), ("kind",)):

@@ -25,8 +25,9 @@ VALIDATIONS = "x-kubernetes-validations"
 class Rule:
     """One rule and its error message.
 
-    Here the sentence ends with the values of the fields `shown`. The API server would need a `messageExpression`, and
-    refuses one that makes a string of a number, since it takes its cost to have no bound.
+    Here the sentence ends with the values of the fields `shown`, or with the `hint` for a value. The API server would
+    need a `messageExpression`, and refuses one that makes a string of a number, since it takes its cost to have no
+    bound; it has no function that finds similar words.
 
     `holds` is None for what only the API server checks: transition rules (those that read `oldSelf`), as only it knows
     the old object, and what another rule checks here.
@@ -36,6 +37,7 @@ class Rule:
     message: str
     holds: Callable[[Any], bool] | None
     shown: tuple[str, ...] = ()
+    hint: Callable[[Any], str] | None = None
 
     def check(self, value: Any) -> Any:
         """Return `value` itself; PydanticCustomError with the sentence if the rule is broken."""
@@ -48,6 +50,8 @@ class Rule:
         return {"rule": self.cel, "message": self.message}
 
     def _sentence(self, value: Any) -> str:
+        if self.hint is not None:
+            return self.message + self.hint(value)
         if not self.shown:
             return self.message
         given = value.model_dump(by_alias=True)

@@ -101,17 +101,25 @@ class ModelSource(SpecModel):
     demo: Literal["smollm2"] | None = Field(None, description="The small model that the engine's image contains.")
 
 
+_WITHOUT_TAG = pattern(
+    f"{_HF_NAME}/{_HF_NAME}", "must be written owner/name, without a tag: an adapter has no GGUF models"
+)
+
+
 class AdapterRepository(HuggingFaceSource):
     """A repository of an adapter. It has no tag: tags name GGUF models, and an adapter is what PEFT writes."""
 
-    repository: Annotated[
-        str,
-        Field(max_length=257),
-        pattern(
-            f"{_HF_NAME}/{_HF_NAME}",
-            "must be written owner/name, without a tag: an adapter has no GGUF models",
-        ),
-    ] = Field(description="Repository of a PEFT adapter, written owner/name.")
+    repository: Annotated[str, Field(max_length=257), _WITHOUT_TAG] = Field(
+        description="Repository of a PEFT adapter, written owner/name."
+    )
+
+    @property
+    def problem(self) -> str:
+        """Return why no adapter can be fetched from it; empty: one can. Stored objects may have what is refused now."""
+        is_right = _WITHOUT_TAG.holds is None or _WITHOUT_TAG.holds(self.repository)
+        return (
+            "" if is_right else f"its repository {self.repository!r} {_WITHOUT_TAG.message}; change it in spec.adapters"
+        )
 
 
 class AdapterSource(ModelSource):

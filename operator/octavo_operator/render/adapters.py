@@ -89,6 +89,12 @@ def claim_of(adapter: Adapter) -> str:
     return claim.claim_name if claim else ""
 
 
+def problem_of(adapter: Adapter) -> str:
+    """Return why an adapter of a stored LLMService cannot be fetched at all, in a sentence; empty: it can."""
+    hub = adapter.source.hugging_face
+    return hub.problem if hub else ""
+
+
 def without_claims(llmservice: LLMService, missing: Container[str]) -> LLMService:
     """Return the LLMService without the adapters on these claims.
 
@@ -113,6 +119,8 @@ def _entry(adapter: Adapter, present: Container[str]) -> dict[str, Any]:
     source = adapter.source
     files = _credentials(source)
     known = {"name": adapter.name, "version": version_of(adapter)}
+    if problem := problem_of(adapter):
+        return {**known, "message": problem}
     needed = [*([name] if (name := adapter_volume(source)) else []), *files.values()]
     if not all(each in present for each in needed):
         return {

@@ -127,6 +127,27 @@ def test_what_the_api_server_holds_is_read_as_far_as_it_is_known() -> None:
     assert sorted(problem.path for problem in refusal.value.problems) == sorted(paths)
 
 
+def with_repository(repository: Any) -> dict[str, Any]:
+    hub = {"repository": repository, "tokenSecretRef": {"name": "hub", "key": "token"}}
+    adapters = [{"name": "sql", "source": {"demo": "smollm2"}}, {"name": "tagged", "source": {"huggingFace": hub}}]
+    return merged(VALID, {"spec": {"adapters": adapters}})
+
+
+def test_an_adapter_with_a_tag_that_an_older_crd_let_in_is_read_as_it_is() -> None:
+    service = parse_stored(with_repository("owner/name:Q4")).service
+    tagged = service.spec.adapters[1].source.hugging_face
+    assert tagged is not None and tagged.repository == "owner/name:Q4"
+    assert "'owner/name:Q4' must be written owner/name, without a tag" in tagged.problem
+    assert tagged.token_secret_ref is not None, "what the pods need of it stays the same"
+    right = parse_stored(with_repository("owner/name")).service.spec.adapters[1].source.hugging_face
+    assert right is not None and right.problem == ""
+    wrong = merged(with_repository("owner/name:Q4"), {"spec": {"replicas": -1}})
+    with pytest.raises(InvalidLLMServiceError, match=r"spec\.replicas: .*; spec\.adapters\[1\]\.source.*without a tag"):
+        parse_stored(wrong)
+    with pytest.raises(InvalidLLMServiceError, match=r"repository: must be a string"):
+        parse_stored(with_repository({"a": 1}))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -142,6 +163,23 @@ def test_a_misspelt_field_is_reported_with_the_one_that_was_meant(spec: dict[str
     problems = [str(problem) for problem in refusal.value.problems]
     assert any(each.startswith(said) for each in problems), problems
     assert ("did you mean" in " ".join(problems)) is ("did you mean" in said)
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("--max-num-seq=4", "; did you mean --max-num-seqs, which is spec.engine.maxConcurrentRequests?"),
+        ("--block-sise=32", "; did you mean --block-size?"),
+        ("--port=9000", ""),  # a flag of the engine, and not for here
+        ("--make-it-fast", ""),
+    ],
+)
+def test_a_misspelt_flag_is_reported_with_the_one_that_was_meant(argument: str, meant: str) -> None:
+    with pytest.raises(InvalidLLMServiceError) as refusal:
+        parse(merged(VALID, {"spec": {"engine": {"extraArgs": [argument]}}}))
+    (problem,) = refusal.value.problems
+    assert "allowed are --" in problem.message
+    assert problem.message.partition("no-vllm-metrics, --watchdog-timeout")[2] == meant
 
 
 def test_a_misspelt_field_is_reported_before_the_one_that_is_missing_for_it() -> None:

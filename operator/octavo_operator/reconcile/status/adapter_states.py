@@ -13,7 +13,7 @@ from octavo_operator.api.status import AdapterReplicaStatus, AdapterStatus
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.render.adapters import claim_of, version_of
+from octavo_operator.render.adapters import claim_of, problem_of, version_of
 
 MOST_ROWS = 1000
 """Rows of a status: one object holds a megabyte or so."""
@@ -31,8 +31,8 @@ def adapter_statuses(
     adapters, before = service.spec.adapters, _rows_before(service)
     found = []
     for adapter in adapters:
-        if (claim := claim_of(adapter)) in missing_claims:
-            rows = [_without_claim(claim, pod) for pod in pods]
+        if problem := problem_of(adapter) or _without_claim(claim_of(adapter), missing_claims):
+            rows = [AdapterReplicaStatus(pod=pod.name, state=AdapterState.FAILED, message=problem) for pod in pods]
         else:
             rows = [_row(adapter, pod, reports.get(pod.uid), before) for pod in pods]
         found.append(_status(adapter.name, rows, MOST_ROWS // len(adapters)))
@@ -63,9 +63,10 @@ def _status(name: str, rows: Sequence[AdapterReplicaStatus], most: int) -> Adapt
     return AdapterStatus(name=name, loaded_replicas=loaded, replicas=shown)
 
 
-def _without_claim(claim: str, pod: PodView) -> AdapterReplicaStatus:
-    message = f"there is no PersistentVolumeClaim {claim}: once there is, pods are created that have it"
-    return AdapterReplicaStatus(pod=pod.name, state=AdapterState.FAILED, message=message)
+def _without_claim(claim: str, missing: Container[str]) -> str:
+    if claim not in missing:
+        return ""
+    return f"there is no PersistentVolumeClaim {claim}: once there is, pods are created that have it"
 
 
 def _row(adapter: Adapter, pod: PodView, report: AdapterReport | None, before: _Rows) -> AdapterReplicaStatus:

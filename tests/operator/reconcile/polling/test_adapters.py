@@ -15,7 +15,7 @@ from octavo_engine.cli import build_parser
 from octavo_engine.commands.adapters import WantedList
 from octavo_engine.server.adapter_file import AdapterEntry, _Adapter
 from octavo_operator.api.names import ADAPTERS_ANNOTATION
-from octavo_operator.api.resource import LLMService, parse
+from octavo_operator.api.resource import LLMService, parse, parse_stored
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.adapter_lists import write_adapter_lists
 from octavo_operator.reconcile.kinds import POD, Kind
@@ -91,6 +91,15 @@ def test_the_sidecar_understands_the_list_and_its_arguments() -> None:
             assert arguments.command == "adapters"
             served = build_parser().parse_args(container(case)["args"])
             assert served.enable_lora and Path(served.lora_modules_file) == arguments.output
+
+
+def test_an_adapter_that_cannot_be_fetched_is_listed_with_the_reason_alone() -> None:
+    stored = merged(VALID, {"spec": {"adapters": [{"name": "old", "source": HUB}]}})
+    stored["spec"]["adapters"][0]["source"] = {"huggingFace": {**HUB["huggingFace"], "repository": "owner/sql:Q4"}}
+    of = parse_stored(stored).service
+    entry = listed(of)["old"]
+    assert entry.keys() == {"name", "version", "message"} and "without a tag" in entry["message"]
+    assert template(of) == template(service(old=HUB))
 
 
 def test_a_change_of_the_list_needs_new_pods_only_for_new_secrets_and_volumes() -> None:
