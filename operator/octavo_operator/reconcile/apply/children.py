@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +20,9 @@ from octavo_operator.reconcile.apply.child_writer import (
     is_held,
 )
 from octavo_operator.reconcile.apply.dependencies import Identity, failure_of_named, identity_of, in_order
-from octavo_operator.reconcile.apply.field_conflicts import (
-    Conflict,
-    FieldConflicts,
-)
+from octavo_operator.reconcile.apply.field_conflicts import REPLICAS, Conflict, FieldConflicts
 from octavo_operator.reconcile.apply.handover import (
+    DEPLOYMENT,
     SCALERS,
     is_stopped,
     is_unfinished,
@@ -32,6 +31,7 @@ from octavo_operator.reconcile.apply.handover import (
 )
 from octavo_operator.reconcile.apply.name_conflicts import NameTakenError, is_ours, refuse_name_conflict
 from octavo_operator.reconcile.apply.orphans import delete_orphan
+from octavo_operator.reconcile.apply.other_autoscalers import autoscalers_of
 from octavo_operator.reconcile.apply.volume_claims import with_live_size
 from octavo_operator.reconcile.fields.live_values import with_live_values
 from octavo_operator.reconcile.fields.ownership import digest_of, is_as_applied, marked
@@ -133,8 +133,16 @@ class Children:
             if live is not None:
                 applied.children[identity] = live
         await self._prune(key, service, observed, identities, applied)
-        applied.conflicts, applied.retry = self._field_conflicts.conflicts(key), self._admission_retries.seconds(key)
+        applied.conflicts, applied.retry = await self._conflicts(key, service), self._admission_retries.seconds(key)
         return applied
+
+    async def _conflicts(self, key: Key, service: LLMService) -> list[Conflict]:
+        """Return the present conflicts, without those with autoscalers that were deleted, as between two changes."""
+        for name in self._field_conflicts.over_replicas(key):
+            with contextlib.suppress(ApiError):  # the next pass asks again
+                if await autoscalers_of(self._cluster, service.namespace, name) == []:
+                    self._field_conflicts.ended(key, (DEPLOYMENT, name), REPLICAS)
+        return self._field_conflicts.conflicts(key)
 
     def _failure_of_dependency(
         self, key: Key, manifest: Object, observed: Observation, applied: Applied

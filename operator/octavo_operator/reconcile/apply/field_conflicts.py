@@ -103,6 +103,15 @@ class FieldConflicts:
         for which in [which for which in reverts if which[0] == child]:
             del reverts[which]
 
+    def over_replicas(self, key: Key) -> list[str]:
+        """Return the names of the Deployments of `key` over whose replicas there is a conflict with an autoscaler."""
+        reverts = self._lasting(key).items()
+        return [child[1] for (child, path), each in reverts if each.contested and _is_scaled(path, each.who)]
+
+    def ended(self, key: Key, child: Child, path: Path) -> None:
+        """Forget the conflict over a field, which nothing changes any more."""
+        self._reverts.get(key, {}).pop((child, path), None)
+
     def held(self, key: Key, child: Child, fields: Mapping[Path, str]) -> set[Path]:
         """Return the changed `fields` of `child` that are not to be reverted now; `fields` says who changed each."""
         reverts, now = self._lasting(key), self._clock()

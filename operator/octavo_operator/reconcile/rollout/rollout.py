@@ -16,13 +16,14 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.pod_view import PodView, condition_of, is_stuck
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.surge import Obstacle, obstacles
 from octavo_operator.reconcile.timestamps import seconds_between
-from octavo_operator.render.deployment import grace_period
+from octavo_operator.render.deployment import grace_period, strategy
 
 _NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
 _NO_ROOM = (
@@ -31,8 +32,13 @@ _NO_ROOM = (
 )
 _NO_WAY = "ending an old pod would not help, so they go on serving until the cause is fixed"
 _ROOM_TAKEN = (
-    "an old pod has ended for it, and its room cannot be used: something else has taken it, or its node takes no new "
-    "pods"
+    "no further old pod ends before it runs: either one has ended for it, and its room cannot be used (something else "
+    "has taken it, or its node takes no new pods), or more replicas are asked for than there is room for: free what is "
+    "lacking, or ask for fewer replicas"
+)
+_TOO_MANY = (
+    "{} replicas are asked for and {} run, so that a rollout in place would end no old pod either: free what is "
+    "lacking, or ask for fewer replicas"
 )
 _FOR_A_NODE = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE)
 _SCHEDULED_SECONDS = 45.0
@@ -84,7 +90,7 @@ def rollout_state(
     if not waiting and _all_old_pods_are_on(cordoned, pods):  # in place, the next one would end for nothing
         state = RolloutState()
     else:
-        state = _state(rollout, deployment, waiting, now)
+        state = _state(rollout, deployment, pods, waiting, now)
     if state.in_place:
         state = _with_lack_of_room(state, rollout, deployment, pods, now)
     if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods, now)):
@@ -99,17 +105,36 @@ def rollout_state(
     return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)
 
 
-def _state(rollout: Rollout, deployment: Mapping[str, Any], waiting: Sequence[Obstacle], now: str) -> RolloutState:
+def _state(
+    rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], waiting: Sequence[Obstacle], now: str
+) -> RolloutState:
+    too_many = _too_many(rollout, deployment, pods)
     if not falls_back(rollout):
-        return _fixed(rollout, waiting)
+        return _fixed(rollout, waiting, too_many)
     helped = [each for each in waiting if each.helped]
     if is_in_place(deployment) and not _has_ended(deployment) and (helped or not waiting):
         return RolloutState(in_place=True, problem=_went_in_place(rollout))
     if not waiting or rollout.paused:
         return RolloutState()
-    if helped:
+    if helped and not too_many:
         return _soon_in_place(rollout, helped, now)
-    return _blocked(waiting[0], _NO_ROOM if waiting[0].of_room else _NO_WAY)
+    return _blocked(waiting[0], (too_many or _NO_ROOM) if waiting[0].of_room else _NO_WAY)
+
+
+def _too_many(rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView]) -> str:
+    """Return that a rollout in place would end no old pod, since too few run already; empty: it would end some.
+
+    As after the number of replicas was raised. The Deployment's controller keeps all but maxUnavailable available, and
+    counts each old pod as if it were.
+    """
+    there = [pod for pod in pods if not pod.ended]
+    newest = newest_revision(there) if count_of(deployment, "updatedReplicas") else None  # else all are old
+    counted = sum(pod.revision != newest or pod.ready for pod in there)
+    wanted = value_at(deployment, int, "spec", "replicas")
+    most = strategy(rollout, in_place=True)["rollingUpdate"]["maxUnavailable"]
+    if wanted is None or counted > wanted - most:
+        return ""
+    return _TOO_MANY.format(wanted, sum(pod.ready for pod in there))
 
 
 def _with_lack_of_room(
@@ -230,9 +255,9 @@ def _has_ended(deployment: Mapping[str, Any]) -> bool:
     return (there > 0 or none_wanted) and is_rolled_out(deployment, there)
 
 
-def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:
+def _fixed(rollout: Rollout, waiting: Sequence[Obstacle], too_many: str) -> RolloutState:
     if rollout.strategy == "Surge" and waiting:
-        room = "free what is lacking, or set spec.rollout.strategy to Auto or InPlace"
+        room = too_many or "free what is lacking, or set spec.rollout.strategy to Auto or InPlace"
         return _blocked(waiting[0], room if waiting[0].of_room else _NO_WAY)
     return RolloutState()
 

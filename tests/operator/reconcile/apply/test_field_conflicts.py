@@ -148,6 +148,30 @@ async def test_the_replicas_of_an_autoscaler_that_was_deleted_are_changed_back_s
     assert again is None
 
 
+async def test_a_conflict_ends_with_an_autoscaler_that_is_deleted_before_it_changes_the_number_again(
+    clock: Clock,
+) -> None:
+    server = Server()
+    server.autoscalers = [autoscaler("theirs")]
+    operator = await settled(server)
+    for _ in range(2):
+        server.change("Deployment", {"spec": {"replicas": 2}}, "kube-controller-manager")
+        again = await operator.reconcile(KEY)
+        assert again is None or again <= 60
+    clock.now += 61
+    again = await operator.reconcile(KEY)
+    assert (server.live["Deployment"]["spec"]["replicas"], server.reason("Degraded")) == (1, "FieldConflict")
+    server.unread["HorizontalPodAutoscaler"] = ApiError(503, "x", "try later")
+    await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "FieldConflict", "it is not known to be deleted"
+    server.unread.clear()
+    server.autoscalers = []
+    assert again is not None and again <= 60
+    clock.now += again
+    assert await operator.reconcile(KEY) is None
+    assert server.reason("Degraded") == "AsExpected"
+
+
 async def test_a_long_conflict_is_reported_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)

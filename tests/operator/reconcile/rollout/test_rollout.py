@@ -304,6 +304,22 @@ def test_a_claim_that_is_missing_ends_no_pod_that_serves() -> None:
     assert (state.blocked, state.in_place, state.problem.reason) == (True, False, Reason.NO_VOLUME_FOR_SURGE)
 
 
+def test_a_node_with_as_many_pods_as_it_may_have_gets_room_by_the_end_of_one() -> None:
+    full = surge(Reason.UNSCHEDULABLE, "0/1 nodes are available: 1 Too many pods.")
+    assert rollout_state(rollout(), live(), [old(), full], at(9999)).in_place
+
+
+@pytest.mark.parametrize("said", [at(7200), "2025-12-31T20:00:00Z"], ids=["ahead", "behind"])
+def test_a_node_whose_clock_is_wrong_ends_no_pod_too_early_or_late(said: str) -> None:
+    """It says since when a pod waits for its volumes."""
+    claims = frozenset({"weights"})
+    waits = {"claims": claims, "waits_since": said, "phase": LoadingPhase.PULLING}
+    pods = [old(claims=claims), surge(Reason.WAITING_FOR_VOLUMES, "volumes", **waits)]
+    soon, late = (rollout_state(rollout(), live(), pods, at(seconds), exclusive=claims) for seconds in (100, 301))
+    assert (soon.in_place, soon.problem.reason) == (False, Reason.NO_VOLUME_FOR_SURGE)
+    assert late.in_place
+
+
 def test_one_old_pod_that_makes_room_is_enough() -> None:
     pods = [old(placement=placement(requests={GPU: "0"})), old("r0"), surge()]
     assert rollout_state(rollout(), live(), pods, at(9999)).in_place
@@ -388,6 +404,35 @@ def test_a_rollout_in_place_does_not_end_the_last_old_pods_on_cordoned_nodes(
     assert now.in_place is in_place
 
 
+@pytest.mark.parametrize(("replicas", "in_place"), [(2, True), (3, False), (4, False)])
+def test_it_does_not_say_that_it_goes_on_in_place_where_replicas_were_added_that_have_no_room(
+    replicas: int, in_place: bool
+) -> None:
+    """The Deployment's controller ends no old pod while it lacks more replicas than maxUnavailable."""
+    deployment = live(total=replicas + 1)
+    deployment["spec"]["replicas"] = replicas
+    now = rollout_state(rollout(), deployment, [old(), old(), surge(), surge()], at(9999))
+    assert (now.in_place, now.blocked, now.again) == (in_place, not in_place, None)
+    if not in_place:
+        assert now.problem.reason == Reason.NO_GPU_FOR_SURGE
+        assert f"{replicas} replicas are asked for and 2 run, so that" in now.problem.message
+        assert "ask for fewer replicas" in now.problem.message
+        fixed = rollout_state(rollout(strategy="Surge"), deployment, [old(), old(), surge(), surge()], at(9999))
+        assert f"{replicas} replicas are asked for and 2 run" in fixed.problem.message
+    more = rollout_state(rollout(maxUnavailable=2), deployment, [old(), old(), surge(), surge()], at(9999))
+    assert more.in_place is (replicas < 4)
+
+
+def test_an_old_pod_that_crashes_ends_for_a_new_one_that_a_quota_refuses() -> None:
+    said = 'pods "x" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1'
+    deployment = live(total=1, updated=0, available=0)
+    deployment["spec"]["replicas"] = 1
+    deployment["status"]["conditions"] = [
+        {"type": "ReplicaFailure", "status": "True", "message": said, "lastTransitionTime": LATER}
+    ]
+    assert rollout_state(rollout(), deployment, [old(phase=LoadingPhase.FAILED)], at(9999)).in_place
+
+
 @pytest.mark.parametrize("remaining", [[], [old(node="n2")]], ids=["none", "one"])
 def test_a_rollout_in_place_whose_room_something_else_took_is_blocked(remaining: list[PodView]) -> None:
     """The Deployment's own deadline allows for the time that a model takes to load."""
@@ -403,6 +448,7 @@ def test_a_rollout_in_place_whose_room_something_else_took_is_blocked(remaining:
     assert before.again is not None and 310 + before.again < 400
     assert (after.in_place, after.blocked, after.again) == (True, True, None)
     assert "its room cannot be used" in after.problem.message
+    assert "or more replicas are asked for than there is room for" in after.problem.message  # which looks the same
     deployment["spec"]["replicas"] = len(remaining)  # it has not acted yet: an old pod is about to end
     assert not rollout_state(rollout(), deployment, [*remaining, surge()], at(400)).blocked
 
