@@ -119,6 +119,45 @@ _ADVICE = (
         r"didn't match Pod's node affinity/selector",
         "change spec.scheduling.nodeSelector or affinity, or label a node (kubectl get nodes --show-labels)",
     ),
+    (
+        r"node affinity conflict|didn't match PersistentVolume's node affinity",
+        "its volume can only be used on other nodes, as in another zone: add room there, or delete the claim and have "
+        "its contents fetched again (kubectl get pv --output yaml shows the nodes, under nodeAffinity)",
+    ),
+    (
+        r"exceed max volume count",
+        "those nodes have as many volumes attached as they can: add a node, or end something else there",
+    ),
+    (
+        r"didn't match pod topology spread constraints",
+        "change spec.scheduling.topologySpreadConstraints, or add nodes where the constraint wants pods",
+    ),
+    (
+        r"anti-affinity rules|didn't match pod affinity rules",
+        "change spec.scheduling.affinity, or that of the other pods there, or add a node",
+    ),
+    (
+        r"didn't have free ports",
+        "another pod of those nodes has the host port that spec.podTemplate asks for: omit it, or add a node",
+    ),
+    (
+        r"Too many pods",
+        "those nodes run as many pods as they may: add a node, end something else there, or raise maxPods of their "
+        "kubelets",
+    ),
+    (
+        r'persistentvolumeclaim "([^"]+)" is being deleted',
+        "PersistentVolumeClaim {0} is gone once no pod uses it; then create it again, or name another one in the spec",
+    ),
+    (
+        r"unable to validate against any security context constraint",
+        "set the chart's value openshift to Always, so that the pods ask for no user of their own, or let their "
+        "ServiceAccount use a SecurityContextConstraint that allows them",
+    ),
+    (
+        r"database space exceeded",
+        "etcd is full: its administrator must compact and defragment it, and disarm its alarm",
+    ),
     (r"no nodes available to schedule pods", "add a node: the cluster has none (kubectl get nodes)"),
     (r"node\(s\) were unschedulable", "kubectl uncordon lets pods on nodes again that are cordoned"),
     (r"Insufficient (?:cpu|memory|ephemeral-storage)", "add a node, or ask for less in spec.resources.requests"),

@@ -82,7 +82,7 @@ class PodView:
     @property
     def scheduled(self) -> bool:
         """True if the pod has a node, and with it its GPUs."""
-        return self.phase != LoadingPhase.PENDING
+        return bool(self.node) or self.phase != LoadingPhase.PENDING
 
 
 def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
@@ -104,7 +104,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         name=metadata.get("name") or "",
         port=_port(pod.get("spec") or {}),
         claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
-        ready_since=ready.get("lastTransitionTime") or "",
+        ready_since=_ready_since(pod, ready),
         stuck=problem is not None and _lasts(status, problem),
         unstarted_since=_unstarted_since(pod, status),
         failure=_failure_of(pod, status),
@@ -166,6 +166,16 @@ def _port(spec: Mapping[str, Any]) -> int | None:
     return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), None)
 
 
+def _ready_since(pod: Mapping[str, Any], ready: Mapping[str, Any]) -> str:
+    """Return since when a trimmed pod has its condition `ready`; empty: it has none.
+
+    Its node says it, whose clock may be wrong; the time of the last change of its status is the API server's.
+    """
+    since, changed = ready.get("lastTransitionTime") or "", pod.get("statusChanged") or ""
+    is_possible = not changed or pod["metadata"].get("creationTimestamp", "") <= since <= changed
+    return since if is_possible or not since else str(changed)
+
+
 def _waits_since(pod: Mapping[str, Any]) -> str:
     for kind in ("PodScheduled", "PodReadyToStartContainers"):
         condition = condition_of(pod, kind)
@@ -178,7 +188,22 @@ def usual_wait_seconds(pod: PodView, now: str) -> float:
     """Return the seconds from `now` (RFC 3339) for which the pod's wait is one that each pod has; 0: no longer."""
     if not pod.waits or pod.waits.reason not in _USUAL_SECONDS:
         return 0.0
-    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - seconds_between(pod.waits_since, now))
+    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - waited_seconds(pod, now))
+
+
+def waited_seconds(pod: PodView, now: str) -> float:
+    """Return for how many seconds the pod has waited by `now` (RFC 3339)."""
+    return seconds_between(waiting_since(pod, now), now)
+
+
+def waiting_since(pod: PodView, now: str) -> str:
+    """Return since when the pod has waited by `now` (both RFC 3339); empty: it does not wait.
+
+    If it has a node, that says so, and its clock may be wrong: then it counts since the pod was created.
+    """
+    waited, age = seconds_between(pod.waits_since, now), seconds_between(pod.created, now)
+    is_possible = 0 <= waited <= age or not (pod.scheduled and pod.created and pod.waits_since)
+    return pod.waits_since if is_possible else pod.created
 
 
 def is_unseen(pod: Mapping[str, Any]) -> bool:
@@ -209,7 +234,8 @@ def _state(pod: Mapping[str, Any], gpu_resource: str) -> tuple[LoadingPhase, Pro
         return _before_the_engine(pod, first)
     container = engine_status(pod)
     if container is None:
-        return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_sandbox(pod), None
+        waits = _waits_for_sandbox(pod)
+        return (LoadingPhase.PULLING if scheduled and not waits else LoadingPhase.PENDING), waits, None
     phase, waits, problem = _engine_state(pod, container)
     return phase, waits, problem or first_problem(pod["metadata"]["name"], sidecar_statuses(pod))
 
@@ -297,8 +323,9 @@ def _waiting_state(
 ) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     """Return the state of a pod whose `container` is `waiting` for its image, or to start again after an error."""
     problem = waiting_problem(pod["metadata"]["name"], waiting, container)
-    failed = problem is not None and problem.reason != Reason.PULL_FAILED
-    return (LoadingPhase.FAILED if failed else LoadingPhase.PULLING), _waits_for_sandbox(pod), problem
+    failed, waits = problem is not None and problem.reason != Reason.PULL_FAILED, _waits_for_sandbox(pod)
+    begins = LoadingPhase.PENDING if waits and not problem else LoadingPhase.PULLING  # no image is pulled before that
+    return (LoadingPhase.FAILED if failed else begins), waits, problem
 
 
 def _phase_of_end(terminated: Mapping[str, Any], phase: LoadingPhase) -> LoadingPhase:

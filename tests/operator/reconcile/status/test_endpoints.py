@@ -84,6 +84,32 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
         assert "Service good does not route to any of them" in found.message
 
 
+@pytest.mark.parametrize(("ending", "reached"), [(True, True), (False, False)])
+def test_it_stays_ready_while_endpoint_slices_lead_to_the_pod_that_is_replaced(ending: bool, reached: bool) -> None:
+    """On a busy cluster they may be behind; a pod that ends still answers meanwhile."""
+    before, new = ready_pod("before"), ready_pod("new")
+    if ending:
+        before["metadata"]["deletionTimestamp"] = LATER
+    pods = (before, new) if ending else (new,)
+    slices = (trimmed(ENDPOINT_SLICE, endpoint_slice("before")),)
+    observed = Observation({}, deployment(ready=1), pods, slices=slices)
+    known = {"conditions": [{"type": "Ready", "status": "True", "reason": "Serving", "lastTransitionTime": NOW}]}
+    reported = summarize(service().model_copy(update={"status": known}), observed, IMAGE, Result(), LATER)
+    assert (condition(reported, ConditionType.READY).status == "True") is reached
+
+
+@pytest.mark.parametrize("since", ["2026-01-01T01:00:00Z", "2025-12-31T23:00:00Z"], ids=["ahead", "behind"])
+@pytest.mark.parametrize(("now", "reason"), [(5, Reason.DEPLOYING), (12, Reason.NO_ENDPOINTS)])
+def test_a_node_whose_clock_is_wrong_changes_nothing_of_when_a_missing_route_is_reported(
+    since: str, now: int, reason: Reason
+) -> None:
+    """The API server's clock says when the pod became ready."""
+    found = ready_pod("a", since) | {"statusChanged": NOW}
+    observed = Observation({}, deployment(ready=1), (found,), slices=())
+    reported = summarize(service(), observed, IMAGE, Result(), f"2026-01-01T00:00:{now:02}Z")
+    assert condition(reported, ConditionType.READY).reason == reason
+
+
 FOREIGN = [
     (made(selector={"nobody": "has-this"}), "", "its selector is nobody=has-this, which the operator has not set"),
     (made(ports=[{"name": "http", "port": 80, "targetPort": 1}]), "", "its port http leads to 1, which"),

@@ -479,6 +479,17 @@ def test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts(si
     assert ("volumes: Secret clients; kubectl describe pod good-1 says whether it is" in ready.message) is reported
 
 
+@pytest.mark.parametrize("since", ["2026-01-01T02:00:00Z", "2025-12-31T20:00:00Z"], ids=["ahead", "behind"])
+@pytest.mark.parametrize(("created", "reported"), [("2025-12-31T23:59:51Z", False), ("2025-12-31T23:59:50Z", True)])
+def test_a_node_whose_clock_is_wrong_is_not_believed(since: str, created: str, reported: bool) -> None:
+    """It says since when its pod waits for its volumes; the API server says when the pod was created."""
+    found = unmounted(since)
+    found["metadata"]["creationTimestamp"] = created
+    found["spec"]["nodeName"] = "n1"
+    ready = condition(summary(found, children=deployment()), ConditionType.READY)
+    assert (ready.reason == Reason.WAITING_FOR_VOLUMES) is reported
+
+
 def test_a_config_map_that_is_waited_for_is_named_too() -> None:
     waiting = unmounted("2025-12-31T23:59:00Z")
     waiting["spec"]["volumes"] = [{"name": "settings", "configMap": {"name": "settings"}}]
@@ -508,6 +519,7 @@ def test_a_missing_volume_is_named(container: dict[str, Any] | None) -> None:
         assert "Secret clients, PersistentVolumeClaim weights; kubectl describe pod" in found_in.message
         assert found_in.message.endswith("says which is missing")
     assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_VOLUMES
+    assert status.loading.phase == "Pending", "no image is pulled before its volumes are there"
     assert "Secret clients" in condition(summary(kept, children=after), ConditionType.DEGRADED).message
 
 
@@ -592,6 +604,47 @@ def test_what_a_policy_denies_says_who_can_help(who: str, binding: str) -> None:
 def test_a_mutating_policy_that_fails_is_to_be_repaired() -> None:
     said = "policy 'requests' with binding 'all' denied request: error applying patch: invalid ApplyConfiguration"
     assert advice(said).startswith(f"{said}; repair MutatingAdmissionPolicy requests, which fails, or have its admin")
+
+
+@pytest.mark.parametrize(
+    ("said", "help_"),
+    [
+        ("0/2 nodes are available: 2 Too many pods.", "raise maxPods of their kubelets"),
+        (
+            "0/1 nodes are available: 1 node(s) had volume node affinity conflict.",
+            "its volume can only be used on other",
+        ),
+        ("0/1 nodes are available: 1 node(s) exceed max volume count.", "as many volumes attached as they can"),
+        (
+            "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints.",
+            "change spec.scheduling.topologySpreadConstraints",
+        ),
+        ("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.", "change spec.scheduling.affinity"),
+        ("0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports.", "host port"),
+    ],
+)
+def test_what_helps_a_pod_without_a_node_is_said(said: str, help_: str) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    found = condition(summary(pod(conditions=[unscheduled]), children=deployment()), ConditionType.READY)
+    assert found.message.startswith(f"pod good-1 cannot be scheduled: {said.rstrip('.')}; ") and help_ in found.message
+
+
+@pytest.mark.parametrize(
+    ("said", "help_"),
+    [
+        (
+            'persistentvolumeclaim "weights" is being deleted',
+            "PersistentVolumeClaim weights is gone once no pod uses it",
+        ),
+        (
+            'pods "good-1" is forbidden: unable to validate against any security context constraint: [provider',
+            "set the chart's value openshift to Always",
+        ),
+        ("etcdserver: mvcc: database space exceeded", "etcd is full"),
+    ],
+)
+def test_what_helps_against_a_refusal_is_said(said: str, help_: str) -> None:
+    assert advice(said).startswith(said) and help_ in advice(said)
 
 
 def test_a_cluster_without_nodes_says_so() -> None:
