@@ -216,6 +216,9 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_surge_pod_that_may_not_be_made_blocks test_after_its_time_auto_goes_on_in_place
             test_no_pod_ends_for_a_new_one_on_a_cordoned_node
             cluster/test_unhappy_cluster.py test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place""",
+        "replicas are added during a rollout, and there is no room for them":
+        """operator/test_rollout.py
+            test_it_does_not_say_that_it_goes_on_in_place_where_replicas_were_added_that_have_no_room""",
         "a rollout in place comes to a pod whose node is cordoned":
         """operator/test_rollout.py test_pods_on_cordoned_nodes_end_last
             test_a_rollout_in_place_does_not_end_the_last_old_pods_on_cordoned_nodes cluster/test_nodes.py
@@ -224,6 +227,10 @@ SHOWN: dict[str, dict[str, str]] = {
         "RuntimeClass does not exist":
         """operator/test_summarize.py test_a_refusal_of_pods_says_what_helps test_pods_that_may_not_be_made
             operator/test_rollout.py test_pods_of_a_first_rollout_that_were_refused_are_tried_again
+            cluster/test_unhappy_cluster.py test_a_mutating_policy_that_fails_is_named_until_it_is_repaired""",
+        "a MutatingAdmissionPolicy that pods match fails, so that they are refused, for example because it writes a "
+        "value in a type that the field does not have":
+        """operator/test_summarize.py test_a_mutating_policy_that_fails_is_to_be_repaired
             cluster/test_unhappy_cluster.py test_a_mutating_policy_that_fails_is_named_until_it_is_repaired""",
         "a quota or a policy refuses the ReplicaSet of a revision (`count/replicasets.apps`)":
         """operator/test_summarize.py test_a_replica_set_that_may_not_be_made operator/test_rollout.py
@@ -251,6 +258,15 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_pod_that_failed_once_is_no_fault test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked
             test_of_thousands_of_failed_pods_few_are_looked_at_in_a_pass
             operator/test_metrics_api.py test_pods_that_ended_are_not_even_listed""",
+        "the scheduler ends a pod to make room for one of a higher priority (preemption)":
+        """operator/test_disruptions.py
+            test_the_pod_for_which_another_was_ended_is_named_once_its_event_is_there
+            test_the_status_says_it_until_another_pod_serves""",
+        "pods are evicted again and again before they serve: a descheduler or a VerticalPodAutoscaler evicts them "
+        "through the API, or their node has a taint":
+        """operator/test_disruptions.py
+            test_pods_that_are_evicted_again_and_again_before_they_serve_are_named
+            test_pods_that_have_served_may_be_evicted""",
         "a pod's claim does not exist, or has no volume (for example because its StorageClass does not exist)":
         """operator/test_summarize.py test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts
             test_a_missing_volume_is_named test_a_claim_without_a_volume_is_waited_for_and_says_what_helps
@@ -309,7 +325,9 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_manager_that_adds_another_field_each_time_is_a_conflict_too
             test_a_contested_pod_template_is_reverted_less_and_less_often
             test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often
-            test_the_replicas_of_an_autoscaler_that_was_deleted_are_changed_back_soon cluster/test_unhappy_cluster.py
+            test_the_replicas_of_an_autoscaler_that_was_deleted_are_changed_back_soon
+            test_a_conflict_ends_with_an_autoscaler_that_is_deleted_before_it_changes_the_number_again
+            cluster/test_unhappy_cluster.py
             test_replicas_hold_again_once_an_autoscaler_of_others_is_deleted""",
         "an admission webhook or policy changes the number of replicas":
         """operator/test_autoscaled_replicas.py
@@ -329,6 +347,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "a NetworkPolicy of the namespace, or a mesh's mutual TLS, keeps the operator from asking a model's pods":
         """operator/test_loading.py test_a_pod_that_serves_and_cannot_be_reached_is_named_until_it_answers
             operator/test_memory_fit.py test_a_pod_that_cannot_be_asked_is_named_where_its_answer_is_missing""",
+        "a Service of type LoadBalancer gets no address, as where nothing in the cluster makes load balancers":
+        """operator/test_reconciler.py test_a_load_balancer_that_gets_no_address_is_reported_once_it_lasts""",
         "an EndpointSlice of another manager (label `kubernetes.io/service-name`) sends a part of the Service's "
         "requests elsewhere":
         """operator/test_foreign_objects.py test_an_endpoint_slice_of_another_manager_that_leads_elsewhere_is_named

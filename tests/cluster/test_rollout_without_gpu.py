@@ -83,3 +83,28 @@ def test_a_rolling_update_without_a_free_accelerator_goes_on_in_place(operator: 
     events = namespace.kubectl("describe", "llms", NAME).partition("Events:")[2]
     assert "NoGPUForSurge" in events  # kubectl sorts by a time that events of events.k8s.io do not have
     assert "WentInPlace" in events
+    a_preempted_pod_is_named_with_the_one_that_took_its_place(namespace, pod["metadata"]["name"])
+
+
+def a_preempted_pod_is_named_with_the_one_that_took_its_place(namespace: Client, pod: str) -> None:
+    important = f"{namespace.namespace}-important"
+    container = {"name": "main", "image": "octavo-engine:dev", "resources": {"limits": {NPU: "1"}}}
+    spec = {"priorityClassName": important, "containers": [container]}
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
+    try:
+        namespace.apply(
+            {**priority, "metadata": {"name": important}},
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "taker"}, "spec": spec},
+        )
+        service = wait_for_condition(namespace, NAME, "Degraded", "Preempted", 60)
+        message = condition(service, "Degraded")["message"]
+        assert f"pod {pod} on node {NODE} was preempted at" in message
+
+        def named() -> bool:
+            return (
+                f"for pod {namespace.namespace}/taker," in condition(namespace.get("llms", NAME), "Degraded")["message"]
+            )
+
+        namespace.wait_until(named, 60, "the pod that took its place is named")
+    finally:
+        namespace.kubectl("delete", "priorityclass", important, "--ignore-not-found")

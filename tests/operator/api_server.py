@@ -42,6 +42,8 @@ class Server:
         """Fields of the status that the cluster's CRD does not have."""
         self.autoscalers: list[dict[str, Any]] = []
         """HorizontalPodAutoscalers of others."""
+        self.events_of_pods: list[dict[str, Any]] = []
+        """Events of the scheduler."""
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch reports nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {
@@ -78,7 +80,11 @@ class Server:
             raise self.unread[kind.name]
         return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
 
-    async def list_selected(self, kind: Kind, namespace: str, selector: str) -> list[dict[str, Any]]:
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, *, fields: str = ""
+    ) -> list[dict[str, Any]]:
+        if kind.name == "Event":
+            return self.events_of_pods
         assert (kind.name, selector) == ("HorizontalPodAutoscaler", "")
         if kind.name in self.unread:
             raise self.unread[kind.name]

@@ -72,9 +72,12 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"
     PROBE_FAILED = "ProbeFailed"
     POD_FAILED = "PodFailed"
+    PREEMPTED = "Preempted"
+    EVICTED = "Evicted"
     PULL_FAILED = "PullFailed"
     VOLUME_LOST = "VolumeLost"
     RESIZE_FAILED = "ResizeFailed"
+    NO_LOAD_BALANCER = "NoLoadBalancer"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
     CONFIG_MAP_MISSING = "ConfigMapMissing"
     POLICY_DENIED = "PolicyDenied"

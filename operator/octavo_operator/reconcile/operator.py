@@ -28,6 +28,7 @@ from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.status.disruptions import Disruptions
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS
 from octavo_operator.reconcile.status.unobserved import UnobservedChanges
 from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
@@ -98,6 +99,7 @@ class _Process:
     namespaces: WatchedNamespaces
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     unobserved: UnobservedChanges = field(default_factory=UnobservedChanges)
+    disruptions: Disruptions = field(default_factory=Disruptions)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leads: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -239,7 +241,15 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         foreign_problems=foreign.found,
     )
     clock, node_wait = cluster.server.clock.now, process.options.node_wait
-    reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait, unobserved=process.unobserved)
+    reconciler = Reconciler(
+        cluster,
+        sources,
+        config,
+        clock=clock,
+        node_wait=node_wait,
+        unobserved=process.unobserved,
+        disruptions=process.disruptions,
+    )
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
         Resync(cluster, watched, heartbeat, process.namespaces.failing).run(),

@@ -32,10 +32,12 @@ from octavo_operator.reconcile.pods.stuck_terminating import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.cordoned_nodes import NodeReader, cordoned_nodes
 from octavo_operator.reconcile.rollout.deletion_costs import spare_pods_on
-from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.rollout.rollout import RolloutState, count_of, rollout_state
 from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
+from octavo_operator.reconcile.status.disruptions import Disruptions, EventReader
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
+from octavo_operator.reconcile.status.load_balancer import MissingAddresses, address_patience
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
@@ -63,7 +65,7 @@ _CLAIM_TRUST = timedelta(minutes=1)
 """The time for which a claim that was there is not asked for again."""
 
 
-class ReconcileCluster(ChildCluster, StatusCluster, PodWriter, NodeReader, Protocol):
+class ReconcileCluster(EventReader, ChildCluster, StatusCluster, PodWriter, NodeReader, Protocol):
     """The API calls that reconciling makes."""
 
 
@@ -78,6 +80,7 @@ class Reconciler:
         clock: Callable[[], str] | None = None,
         node_wait: float = PATIENCE_SECONDS,
         unobserved: UnobservedChanges | None = None,
+        disruptions: Disruptions | None = None,
     ) -> None:
         self._cluster = cluster
         self._sources = sources
@@ -85,6 +88,8 @@ class Reconciler:
         self._children = Children(cluster, FieldConflicts())
         self._statuses = StatusWriter(cluster)
         self._unobserved = unobserved or UnobservedChanges()
+        self._disruptions = disruptions or Disruptions()
+        self._addresses = MissingAddresses()
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now
@@ -97,6 +102,8 @@ class Reconciler:
             self._children.forget(key)
             self._statuses.forget(key)
             self._unobserved.forget(key)
+            self._disruptions.forget(key)
+            self._addresses.forget(key)
             self._failing.pop(key, None)
             return None
         live = self._statuses.newest(key, observed.service)
@@ -110,7 +117,10 @@ class Reconciler:
         since = self._unobserved.note(key, observed, self._clock())
         template = self._unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
-        observed = replace(observed, unobserved_since=since, observed_template=template)
+        ended = await self._disruptions.note(self._cluster, key, observed.pods, _has_all_replicas(key, observed))
+        observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=ended)
+        waits = self._addresses.note(key, reading.service, observed, self._clock())
+        observed = replace(observed, unaddressed_since=waits)
         return await self._reconcile(key, reading.service, observed)
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
@@ -294,6 +304,12 @@ def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) 
     return {kind: why for kind, why in unwatched.items() if kind.name in names}
 
 
+def _has_all_replicas(key: Key, observed: Observation) -> bool:
+    """Return True if as many replicas are available as the Deployment should have."""
+    deployment = observed.children.get(("Deployment", key[1]), {})
+    return count_of(deployment, "availableReplicas") >= int((deployment.get("spec") or {}).get("replicas") or 0)
+
+
 def _not_acted_on(service: LLMService) -> Problem | None:
     """Return the problem of a spec with fields that this version of the operator does not act on yet."""
     rows = blocking(service.spec)
@@ -324,6 +340,7 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now, node_wait)]
     left += end_patience(observed.pods, now)
     left += unobserved_patience(observed.unobserved_since, now)
+    left += address_patience(observed.unaddressed_since, now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, service.status or {}, now))
     return [seconds + 1 for seconds in left if seconds]

@@ -76,6 +76,27 @@ async def test_what_no_controller_acts_on_is_reported_once_it_lasts_and_no_longe
         assert server.reason("Stalled") == reason, now
 
 
+async def test_a_load_balancer_that_gets_no_address_is_reported_once_it_lasts() -> None:
+    server, moments = Server(service={"type": "LoadBalancer"}), ["2026-01-01T00:00:00Z"]
+    operator = Reconciler(server, Sources(server.indexes), RenderConfig("engine:1"), clock=lambda: moments[-1])
+    await operator.reconcile(KEY)
+    again = await operator.reconcile(KEY)
+    assert again is not None and again <= 181, "it is looked at again when its time is over"
+    for seconds, ingress, reason in (
+        (179, [], "AsExpected"),
+        (180, [], "NoLoadBalancer"),
+        (190, [{"ip": "192.0.2.1"}], "AsExpected"),
+        (195, [], "AsExpected"),  # it waits anew
+    ):
+        moments.append(f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z")
+        found = trimmed(CHILD["Service"], {**server.live["Service"], "status": {"loadBalancer": {"ingress": ingress}}})
+        server.indexes["services"][KEY] = [found]
+        await operator.reconcile(KEY)
+        assert server.reason("Degraded") == reason, seconds
+        if reason != "AsExpected":
+            assert "set spec.service.type to NodePort or ClusterIP" in server.condition("Degraded")["message"]
+
+
 async def test_a_foreign_crd_that_has_just_been_removed_degrades_nothing() -> None:
     """The watches are opened again without it: only then it matters whether the spec asks for its kind."""
     gone = ApiError(404, "NotFound", "this cluster has no ServiceMonitor: install its CRD")
@@ -148,6 +169,18 @@ async def test_pods_get_the_list_of_adapters_and_what_keeps_them_from_it_is_repo
         await operator.reconcile(KEY)
     assert server.reason("Degraded") == "ApplyFailed"
     assert "may not patch pods" in server.condition("Degraded")["message"]
+
+
+async def test_an_adapter_that_only_an_older_crd_allowed_degrades_itself_alone() -> None:
+    server = Server(adapters=[{"name": "old", "source": {"huggingFace": {"repository": "owner/name:Q4"}}}])
+    await settled(server)
+    assert server.reason("Degraded") == server.reason("AdaptersReady") == "AdapterFailed"
+    assert "adapter old failed in 1 replica: its repository 'owner/name:Q4'" in server.condition("Degraded")["message"]
+    assert server.reason("Ready") != "Invalid"
+    template, right = server.live["Deployment"]["spec"]["template"], Server()
+    right.service["spec"]["adapters"] = [{"name": "old", "source": {"huggingFace": {"repository": "owner/name"}}}]
+    await settled(right)
+    assert template == right.live["Deployment"]["spec"]["template"], "to correct it needs no new pod"
 
 
 async def test_an_adapter_whose_claim_is_missing_keeps_no_pod_from_starting() -> None:

@@ -53,8 +53,12 @@ class Observation:
     """The kinds that may not be read, each with a sentence."""
     foreign_problems: Sequence[Problem] = ()
     """The problems with objects that act for it without being part of it (`foreign_objects`)."""
+    disruptions: Sequence[Problem] = ()
+    """The problems that others have ended pods, until there are new ones in their place."""
     unobserved_since: str = ""
     """Since when no controller acts on its Deployment (RFC 3339); empty: one does."""
+    unaddressed_since: str = ""
+    """Since when its Service has lacked the address of a load balancer (RFC 3339); empty: it lacks none."""
     observed_template: str = ""
     """The digest of the Deployment's pod template on which its controller has acted; empty: it is not known."""
 

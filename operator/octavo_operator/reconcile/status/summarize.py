@@ -35,6 +35,7 @@ from octavo_operator.reconcile.status.adapter_states import adapter_statuses
 from octavo_operator.reconcile.status.autoscaling import scaling
 from octavo_operator.reconcile.status.condition_states import condition_states
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Result
+from octavo_operator.reconcile.status.load_balancer import address_problems
 from octavo_operator.reconcile.status.load_time import last_load_seconds
 from octavo_operator.reconcile.status.loading_status import loading_status
 from octavo_operator.reconcile.status.memory_fit import subject
@@ -96,7 +97,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         deployment=deployment,
         pods=_in_order(pods, newest, now),
         newest=newest,
-        unreached=_without_service(service, observed, result) or _unreached(service, pods, observed, result, now),
+        unreached=_without_service(service, observed, result) or _unreached(service, all_pods, observed, result, now),
         unobserved=unobserved(deployment, observed.unobserved_since, now),
         same_template=bool(deployment) and deployment.get("template") == observed.observed_template,
         lost_claim=_lost_claim(observed),
@@ -118,7 +119,9 @@ def _beside(
 ) -> Sequence[Problem]:
     """Return the problems that keep no pod from serving."""
     removed, claims = _removed_fields(service, deployment, result), _stuck_claims(observed)
-    return *removed, *claims, *stuck_terminating(observed.pods, now), *observed.foreign_problems
+    ending = stuck_terminating(observed.pods, now)
+    without_address = address_problems(service.name, observed.unaddressed_since, now)
+    return *observed.disruptions, *removed, *claims, *ending, *without_address, *observed.foreign_problems
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:
@@ -130,9 +133,12 @@ def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: 
 def _unreached(
     service: LLMService, pods: Sequence[PodView], observed: Observation, result: Result, now: str
 ) -> Problem | None:
-    """Return the problem that no client reaches the pods though some are ready; None if there is no such problem."""
-    ready = [pod for pod in pods if pod.ready]
-    if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
+    """Return the problem that no client reaches the pods though some are ready; None if there is no such problem.
+
+    A pod that is about to end still answers: where EndpointSlices lead to it, they have yet to lead to the new ones.
+    """
+    ready = [pod for pod in pods if pod.ready and not pod.ended]
+    if not ready or observed.slices is None or reachable_pods(observed.slices, pods):
         return None
     there = counted(len(ready), "replica is ready", "replicas are ready")
     them = "it" if len(ready) == 1 else "any of them"

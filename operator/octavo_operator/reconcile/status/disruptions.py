@@ -1,0 +1,150 @@
+"""Remembers pods that something other than their Deployment has ended, while their service lacks replicas.
+
+Such a pod is gone within its grace period, and the one in its place does not say why: it finds no room where another of
+a higher priority has taken it (preemption), or it loads until it is evicted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.kinds import EVENT, Kind
+from octavo_operator.reconcile.observation.observe import Key, Object
+from octavo_operator.reconcile.pods.pod_view import condition_of
+from octavo_operator.reconcile.problem import Problem
+
+_PREEMPTION = "PreemptionByScheduler"
+_CAUSES = {
+    "EvictionByEvictionAPI": "evicted through the API, as a drain, a descheduler or a VerticalPodAutoscaler does",
+    "DeletionByTaintManager": "evicted for a taint of the node (kubectl describe node)",
+}
+"""The reasons of a pod's condition DisruptionTarget, as what happened. What the kubelet itself ends stays as a failed
+pod, which says more (`failed_pods`).
+"""
+_AGAIN = 2
+"""Evictions before the pod had served that count as a problem; one may be a drain."""
+_SHOWN = 3
+_MOST = 50
+"""Pods of one LLMService that are remembered."""
+
+
+class EventReader(Protocol):
+    """The API calls that this file makes."""
+
+    async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
+        """Return True if this operator may do so."""
+
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, *, fields: str = ""
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the objects of the kind that both selectors select; "": all of the namespace."""
+
+
+@dataclass
+class _Victim:
+    """A pod that was ended: for what reason, its name, its node, when (RFC 3339), and whether it was ready.
+
+    `by`: the pod for which it was preempted; empty: that is not known.
+    """
+
+    reason: str
+    name: str
+    node: str
+    when: str
+    ready: bool
+    by: str = ""
+
+
+class Disruptions:
+    """Remembers, for each LLMService, the pods that others have ended, until it has all replicas again."""
+
+    def __init__(self) -> None:
+        self._victims: dict[Key, dict[str, _Victim]] = {}
+
+    async def note(self, cluster: EventReader, key: Key, pods: Iterable[Object], complete: bool) -> Sequence[Problem]:
+        """Note which of the trimmed `pods` others have ended; return the problems of those that are remembered.
+
+        `complete`: the service has all replicas that it should have.
+        """
+        known = self._victims.pop(key, {})
+        ended = {each["metadata"]["uid"]: found for each in pods if (found := _victim(each))}
+        before = {uid: victim for uid, victim in known.items() if uid in ended or not complete}
+        victims = dict([*{**before, **ended, **before}.items()][-_MOST:])  # in the order in which they were seen
+        for uid, victim in victims.items():
+            if victim.reason == _PREEMPTION and not victim.by:
+                victim.by = await _preemptor(cluster, key[0], uid)
+        if victims:
+            self._victims[key] = victims
+        return _problems(victims.values())
+
+    def forget(self, key: Key) -> None:
+        """Forget an LLMService that is gone."""
+        self._victims.pop(key, None)
+
+
+async def _preemptor(cluster: EventReader, namespace: str, uid: str) -> str:
+    """Return the pod for which that of this uid was ended, as the scheduler's Event says; empty: it is not known.
+
+    That is no reason for a pass to fail.
+    """
+    try:
+        if not await cluster.may("list", EVENT, namespace):
+            return ""
+        events = await cluster.list_selected(EVENT, namespace, "", fields=f"regarding.uid={uid},reason=Preempted")
+    except ApiError:
+        return ""
+    others = (each.get("related") or {} for each in events)
+    return next((f"{each.get('namespace')}/{each['name']}" for each in others if each.get("name")), "")
+
+
+def _victim(pod: Object) -> _Victim | None:
+    """Return a pod that something other than its Deployment or its node has ended; None: nothing has."""
+    target = condition_of(pod, "DisruptionTarget")
+    reason = target.get("reason") or ""
+    if target.get("status") != "True" or reason not in (_PREEMPTION, *_CAUSES):
+        return None
+    node, ready = (pod.get("spec") or {}).get("nodeName") or "", condition_of(pod, "Ready").get("status") == "True"
+    return _Victim(reason, pod["metadata"]["name"], node, target.get("lastTransitionTime") or "", ready)
+
+
+def _problems(victims: Iterable[_Victim]) -> list[Problem]:
+    ordered = sorted(victims, key=lambda each: each.when)
+    preempted = [each for each in ordered if each.reason == _PREEMPTION]
+    evicted = [each for each in ordered if each.reason in _CAUSES and not each.ready]
+    found = [_preempted(preempted)] if preempted else []
+    return found + ([_evicted(evicted)] if len(evicted) >= _AGAIN else [])
+
+
+def _preempted(victims: Sequence[_Victim]) -> Problem:
+    sentences = [f"{_where(each)} was preempted at {each.when}{_for_whom(each)}" for each in victims[-_SHOWN:]]
+    if len(victims) > _SHOWN:
+        sentences.append("so were others before")
+    help_ = "raise this model's priority (spec.scheduling.priorityClassName), add a node, or end something else there"
+    return Problem(Reason.PREEMPTED, "; ".join([*sentences, help_]))
+
+
+def _for_whom(victim: _Victim) -> str:
+    if victim.by:
+        return f" to make room for pod {victim.by}, which has a higher priority"
+    return (
+        " to make room for a pod of a higher priority (kubectl get events --field-selector reason=Preempted --output "
+        "yaml names it as related)"
+    )
+
+
+def _evicted(victims: Sequence[_Victim]) -> Problem:
+    first = victims[0]  # so that the sentence stays the same while more are evicted
+    return Problem(
+        Reason.EVICTED,
+        f"pods are ended before they serve, such as {_where(first)} at {first.when}, which was "
+        f"{_CAUSES[first.reason]}: stop what ends them until they have loaded (the API server's audit log names it), "
+        "or have the pods tolerate the taint (spec.scheduling.tolerations)",
+    )
+
+
+def _where(victim: _Victim) -> str:
+    return f"pod {victim.name} on node {victim.node}" if victim.node else f"pod {victim.name}"

@@ -1,0 +1,146 @@
+"""Pods that were preempted or evicted: the status says so until there are others in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.kinds import POD, Kind
+from octavo_operator.reconcile.observation.trimmed import trimmed
+from octavo_operator.reconcile.status.disruptions import Disruptions
+from tests.operator.api_server import KEY, SERVING_POD, Server, settled, with_pods
+from tests.operator.bad_llmservices import merged
+
+AT = "2026-01-01T00:05:00Z"
+WAITING_POD = {
+    "metadata": {"name": "good-2", "namespace": "llm", "uid": "p2", "creationTimestamp": AT},
+    "status": {
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": AT,
+             "message": "0/1 nodes are available: 1 Insufficient cpu."},
+        ]
+    },
+}  # fmt: skip
+
+
+def preempted(
+    name: str = "good-1", uid: str = "p1", reason: str = "PreemptionByScheduler", ready: str = "True"
+) -> dict[str, Any]:
+    """A pod as the scheduler ends it, or as something else does for this reason."""
+    target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": AT}
+    known = {"name": name, "uid": uid, "deletionTimestamp": AT}
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}, target]
+    ended = {"metadata": known, "spec": {"nodeName": "n1"}, "status": {"conditions": conditions}}
+    return dict(trimmed(POD, merged(SERVING_POD, ended)))
+
+
+class Events:
+    """The scheduler's Events, which name the pod for which others were ended."""
+
+    def __init__(self, by: str = "", allowed: bool = True) -> None:
+        self.by = by
+        self.allowed = allowed
+        self.fails = False
+        self.asked: list[str] = []
+
+    async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
+        return self.allowed
+
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, *, fields: str = ""
+    ) -> list[dict[str, Any]]:
+        self.asked.append(f"{kind.name} {namespace} {fields}")
+        if self.fails:
+            raise ApiError(503, "x", "try later")
+        return [{"related": {"kind": "Pod", "namespace": "other", "name": self.by}}] if self.by else []
+
+
+async def said(known: Disruptions, events: Events, *pods: dict[str, Any], complete: bool = False) -> str:
+    return "; ".join(each.message for each in await known.note(events, KEY, pods, complete))
+
+
+async def test_the_pod_for_which_another_was_ended_is_named_once_its_event_is_there() -> None:
+    known, events = Disruptions(), Events()
+    events.fails = True
+    first = await said(known, events, preempted())
+    assert "pod good-1 on node n1 was preempted at 2026-01-01T00:05:00Z to make room for a pod of a higher" in first
+    assert "--field-selector reason=Preempted" in first and "spec.scheduling.priorityClassName" in first
+    events.fails, events.by = False, "important"
+    named = await said(known, events)
+    assert "to make room for pod other/important, which has a higher priority" in named
+    assert events.asked[-1] == "Event llm regarding.uid=p1,reason=Preempted"
+    asked = len(events.asked)
+    assert await said(known, events) == named
+    assert len(events.asked) == asked, "it is known"
+
+
+async def test_what_was_preempted_is_forgotten_when_all_replicas_are_there() -> None:
+    known, events = Disruptions(), Events("important")
+    assert await said(known, events, preempted(), complete=True), "its Deployment has not noticed yet"
+    assert await said(known, events)
+    assert not await said(known, events, complete=True)
+    assert not await said(known, events)
+
+
+async def test_without_the_right_to_list_events_nothing_is_asked() -> None:
+    known, events = Disruptions(), Events("important", allowed=False)
+    assert "reason=Preempted" in await said(known, events, preempted())
+    assert events.asked == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("EvictionByEvictionAPI", "evicted through the API, as a drain, a descheduler"),
+        ("DeletionByTaintManager", "evicted for a taint of the node"),
+        ("TerminationByKubelet", ""),  # such a pod stays, and says more itself
+        ("DeletionByPodGC", ""),
+    ],
+)
+async def test_pods_that_are_evicted_again_and_again_before_they_serve_are_named(reason: str, words: str) -> None:
+    known, events = Disruptions(), Events()
+    loading = [preempted(f"good-{number}", f"p{number}", reason, ready="False") for number in range(2)]
+    assert not await said(known, events, loading[0]), "one may be a drain"
+    message = await said(known, events, loading[1])
+    assert ("pods are ended before they serve, such as pod good-0 on node n1 at" in message) is bool(words)
+    assert words in message and events.asked == []
+    more = preempted("good-9", "p9", reason, ready="False")
+    assert await said(known, events, more) == message, "it stays the same while more are evicted"
+    assert not await said(known, events, complete=True)
+
+
+async def test_pods_that_have_served_may_be_evicted() -> None:
+    served = [preempted(f"good-{number}", f"p{number}", "EvictionByEvictionAPI") for number in range(9)]
+    known = Disruptions()
+    assert not await said(known, Events(), *served)
+    ending = [preempted(f"good-{number}", f"p{number}", "EvictionByEvictionAPI", "False") for number in range(9)]
+    assert not await said(known, Events(), *ending), "they were ready when they were evicted"
+
+
+async def test_many_that_were_preempted_make_one_sentence() -> None:
+    pods = [preempted(f"good-{number}", f"p{number}") for number in range(99)]
+    message = await said(Disruptions(), Events("important"), *pods)
+    assert message.count("was preempted at") == 3 and "so were others before" in message
+
+
+async def test_the_status_says_it_until_another_pod_serves() -> None:
+    server = Server()
+    operator = await settled(server)
+    with_pods(server, ready=1)
+    await operator.reconcile(KEY)
+    assert server.reason("Ready") == "Serving"
+    server.events_of_pods = [{"related": {"namespace": "other", "name": "important"}}]
+    server.indexes[POD.plural][KEY] = [preempted(), trimmed(POD, WAITING_POD)]
+    await operator.reconcile(KEY)
+    with_pods(server, ready=0)
+    server.indexes[POD.plural][KEY] = [trimmed(POD, WAITING_POD)]
+    await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Unschedulable", "Preempted")
+    assert "pod good-1 on node n1 was preempted" in server.condition("Degraded")["message"]
+    assert "pod other/important, which has a higher priority" in server.condition("Degraded")["message"]
+    assert any((event["type"], event["reason"]) == ("Warning", "Preempted") for event in server.events)
+    with_pods(server, ready=1)
+    await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Serving", "AsExpected")
