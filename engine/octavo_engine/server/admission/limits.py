@@ -270,11 +270,11 @@ class Admission:
         own = max(0, mine.used - self._in_prefill)
         full = self.limits.requests + free - queued < (1 if alone else sequences)
         if full and not self._is_reserved(own + sequences, queued + sequences, self.limits.requests):
-            detail = f"{queued} requests are waiting and this one has {sequences}"
-            flag = f"--max-queued-requests {self.limits.requests}"
+            room = f"{free} can begin at once and {self.limits.requests} may wait (--max-queued-requests)"
+            detail = f"{queued} requests are waiting, {room}; this request adds {sequences}"
             waits = self.total.requests.seconds_to_free(self.total.requests.used), self._seconds_to_slot()
             seconds = max((each for each in waits if each is not None), default=None)
-            raise RefusedError(503, "queued_requests", f"{detail} ({flag})", retry_after(seconds))
+            raise RefusedError(503, "queued_requests", detail, retry_after(seconds))
         self._check_share(mine, own, sequences, self.limits.requests, free, "requests", "--max-queued-requests")
 
     def check_tokens(self, key: Key, tokens: int) -> None:
