@@ -45,6 +45,16 @@ export class Column {
     return { model: this.picker.value || this.wanted, messages: this.messages };
   }
 
+  /** The last question, answered or not; empty where there is none. */
+  get lastQuestion(): string {
+    return this.messages.filter(({ role }) => role === "user").at(-1)?.content ?? "";
+  }
+
+  /** Whether the last question has no answer, and none is under way. */
+  get unanswered(): boolean {
+    return !this.busy && this.messages.at(-1)?.role === "user";
+  }
+
   /** The text of the last answer; empty where the last message is the user's. */
   get lastAnswer(): string {
     const last = this.messages.at(-1);

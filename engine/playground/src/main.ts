@@ -5,7 +5,7 @@ import { difference } from "./difference";
 import { element, get } from "./element";
 import { load } from "./load";
 import { keep, restore } from "./session";
-import { addFields, chosen, showDefaults } from "./settings";
+import { addFields, chosen, showDefaults, write, written } from "./settings";
 import { asCurl, asPython, asTypeScript } from "./snippets";
 
 const RETRY_MS = 2000;
@@ -23,16 +23,18 @@ const both = [new Column("A", session.columns[0], listAgain), new Column("B", se
 
 const shown = (): Column[] => (compare.checked ? [...both] : [both[0]]);
 const busy = (): boolean => shown().some((column) => column.busy);
+const unanswered = (): boolean => shown().some((column) => column.unanswered);
 
 function update(): void {
-  keep({ compare: compare.checked, columns: [both[0].kept, both[1].kept] });
+  keep({ compare: compare.checked, columns: [both[0].kept, both[1].kept], settings: written() });
   both[1].element.hidden = !compare.checked;
   compare.disabled = busy();
   buttons.send.disabled = busy();
   buttons.stop.disabled = !busy();
   buttons.again.disabled = busy() || shown().every((column) => column.messages.length === 0);
   const [left, right] = both.map((column) => column.lastAnswer);
-  get("difference").hidden = !compare.checked || busy() || !left || !right;
+  const comparable = left && right && both[0].lastQuestion === both[1].lastQuestion;
+  get("difference").hidden = !compare.checked || busy() || !comparable;
   if (!get("difference").hidden) showDifference(left!, right!);
 }
 
@@ -51,7 +53,8 @@ function explain(error: unknown): void {
   get("key-form").hidden = error.status !== 401; // with any other status the key was accepted
   if (error.status === 401 && !savedKey()) return say("This engine needs an API key: enter yours above.");
   if (!error.retryAfter) return say(error.message);
-  say(`${error.message.replace(/; try again in \d+ s$/, "")}. Try again in ${error.retryAfter} s.`);
+  const again = unanswered() ? ": Regenerate asks again." : ".";
+  say(`${error.message.replace(/; try again in \d+ s$/, "")}. Try again in ${error.retryAfter} s${again}`);
 }
 
 function explained(error: unknown): unknown {
@@ -102,7 +105,7 @@ async function listModels(): Promise<void> {
     for (const column of both) column.listModels(there);
     showDefaults(there[0]?.default_sampling_params ?? {});
     get("key-form").hidden = true;
-    say("");
+    say(unanswered() ? "Your last question has no answer yet: Regenerate asks it again." : "");
   } catch (error) {
     if (call !== listing) return;
     explain(error);
@@ -159,7 +162,7 @@ function listen(): void {
     void answer();
   });
   compare.addEventListener("change", update);
-  get("columns").addEventListener("change", update);
+  for (const part of ["columns", "settings"]) get(part).addEventListener("change", update);
   get("clear").addEventListener("click", () => {
     for (const column of both) column.clear();
     get("raw").textContent = "";
@@ -176,6 +179,7 @@ compare.checked = session.compare;
 get("columns").append(...both.map((column) => column.element));
 for (const column of both) column.scrollToEnd();
 addFields();
+write(session.settings);
 listen();
 update();
 void listModels();

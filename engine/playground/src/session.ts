@@ -1,7 +1,7 @@
-// What this browser keeps: each tab its own conversations, and the last of all for the next visit; never the key.
+// What this browser keeps: each tab its own conversations and settings, and the last of all for the next visit; never the key.
 import type { KeptColumn } from "./column";
 
-export type Session = { compare: boolean; columns: [KeptColumn, KeptColumn] };
+export type Session = { compare: boolean; columns: [KeptColumn, KeptColumn]; settings: Record<string, string> };
 
 const NAME = "octavo-session";
 const empty = (): KeptColumn => ({ model: "", messages: [] });
@@ -10,9 +10,9 @@ export function restore(): Session {
   try {
     const kept = JSON.parse(sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME) ?? "null");
     const columns = [0, 1].map((i) => readColumn(kept?.columns?.[i])) as [KeptColumn, KeptColumn];
-    return { compare: kept?.compare === true, columns };
+    return { compare: kept?.compare === true, columns, settings: readSettings(kept?.settings) };
   } catch {
-    return { compare: false, columns: [empty(), empty()] };
+    return { compare: false, columns: [empty(), empty()], settings: {} };
   }
 }
 
@@ -25,6 +25,11 @@ export function keep(session: Session): void {
       // The browser's storage is full or switched off: the conversation then lasts as long as the page.
     }
   }
+}
+
+function readSettings(kept: unknown): Record<string, string> {
+  const texts = Object.entries(kept ?? {}).filter(([, value]) => typeof value === "string");
+  return Object.fromEntries(texts);
 }
 
 function readColumn(kept: unknown): KeptColumn {

@@ -26,6 +26,20 @@ export function addFields(): void {
   }
 }
 
+/** The fields that are kept with the session: sampling, the system message and the schema. */
+const fields = (): (HTMLInputElement | HTMLTextAreaElement)[] => [
+  ...get("settings").querySelectorAll<HTMLInputElement | HTMLTextAreaElement>("input[type=number], textarea"),
+];
+
+/** What is written in the fields, by their names. */
+export const written = (): Record<string, string> =>
+  Object.fromEntries(fields().filter(({ value }) => value).map((field) => [field.name || field.id, field.value]));
+
+/** Writes into the fields what `written` returned before. */
+export function write(values: Record<string, string>): void {
+  for (const field of fields()) field.value = values[field.name || field.id] ?? "";
+}
+
 /** Shows in empty fields what holds where nothing is sent: the model's own values, such as its temperature. */
 export function showDefaults(ofModel: Record<string, number>): void {
   const values: Record<string, number | string> = { ...DEFAULTS, ...ofModel };

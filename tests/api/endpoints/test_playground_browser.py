@@ -133,6 +133,7 @@ def test_a_chat_is_answered_kept_and_asked_again(real: RealServer, context: Brow
     page.reload()
     expect(page.get_by_role("article", name="You").first).to_have_text("Name the capital of France.")
     expect(answer).to_have_text(first)
+    expect(page.get_by_label("Temperature")).to_have_value("0")
     page.get_by_role("button", name="New chat").click()
     expect(page.get_by_role("article")).to_have_count(0)
 
@@ -187,6 +188,11 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     kept = page.evaluate("JSON.parse(sessionStorage['octavo-session']).columns.map(one => one.messages[1].content)")
     own = "(p, other) => [...p.childNodes].map(one => one.nodeName === other ? '' : one.textContent).join('')"
     assert [difference.locator("p").evaluate(own, of_the_other) for of_the_other in ("INS", "DEL")] == kept
+    page.get_by_label("Compare two").uncheck()
+    ask(page, "Another question.")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.get_by_label("Compare two").check()
+    expect(difference).to_be_hidden()  # the columns answer different questions
 
 
 def test_long_answers_that_differ_only_at_their_ends_are_not_called_the_same(
@@ -476,10 +482,12 @@ def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], co
     page.unroute_all(behavior="wait")
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     ask(page, "Hello")
-    expect(page.get_by_role("status")).to_have_text(re.compile(r"\. Try again in \d+ s\.$"))
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"\. Try again in \d+ s: Regenerate asks again\.$"))
     expect(page.get_by_role("status")).not_to_contain_text("; try again")
     expect(page.get_by_role("article", name="Model")).to_have_count(0)
     full.do(lambda: setattr(full.serving.admission, "begun", 0))
+    page.reload()
+    expect(page.get_by_role("status")).to_have_text("Your last question has no answer yet: Regenerate asks it again.")
 
 
 def test_a_question_that_is_too_long_comes_back_to_be_changed(
