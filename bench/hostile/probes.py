@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 
 from bench.hostile.kinds import Attack, held, in_turn
 from bench.hostile.wire import Target
@@ -25,11 +23,7 @@ def sent(*kinds: bytes, count: int) -> Attack:
 async def bursts(target: Target) -> None:
     """Open 6,000 connections without a pause, more than the kernel keeps until they are accepted, and close them."""
     while target.open:
-        with contextlib.ExitStack() as opened:
-            for _ in range(6000):
-                client = opened.enter_context(socket.socket())
-                client.setblocking(False)
-                client.connect_ex(("127.0.0.1", target.port))
+        with target.sockets(6000):
             await asyncio.sleep(1)
         target.outcomes["6,000 opened"] += 1
 

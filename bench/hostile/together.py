@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import random
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -26,11 +25,7 @@ def together(first: bytes, then: Callable[[Target], bytes], count: int) -> Attac
     async def attack(target: Target) -> None:
         rest = then(target)
         while target.open:
-            with contextlib.ExitStack() as opened:
-                clients = [opened.enter_context(socket.socket()) for _ in range(count)]
-                for client in clients:
-                    client.setblocking(False)
-                    client.connect_ex(("127.0.0.1", target.port))
+            with target.sockets(count) as clients:
                 await asyncio.sleep(1)
                 for data in (first, rest):
                     for client in clients:
@@ -47,11 +42,8 @@ async def leaving(target: Target) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
     data = target.head(TEXT, len(body)) + body
     while target.open:
-        with contextlib.ExitStack() as opened:
-            for _ in range(500):
-                client = opened.enter_context(socket.socket())
-                client.setblocking(False)
-                client.connect_ex(("127.0.0.1", target.port))
+        with target.sockets(500) as clients:
+            for client in clients:
                 await asyncio.sleep(0)
                 with contextlib.suppress(OSError):
                     client.send(data)

@@ -7,9 +7,10 @@ import contextlib
 import json
 import random
 import re
+import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,16 @@ class Target:
             yield reader, writer
         finally:
             writer.transport.abort()
+
+    @contextlib.contextmanager
+    def sockets(self, count: int) -> Iterator[list[socket.socket]]:
+        """Open `count` connections without a pause, as plain sockets that never block, and close them all at once."""
+        with contextlib.ExitStack() as opened:
+            clients = [opened.enter_context(socket.socket()) for _ in range(count)]
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", self.port))
+            yield clients
 
     def head(self, path: str, size: int, method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
         """Return the head of a request."""

@@ -12,6 +12,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 from octavo_engine import __version__
+from octavo_engine.server.admission.pacer import Pacer
 from octavo_engine.server.admission.paths import OPEN_PATHS
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.anthropic import messages
@@ -19,7 +20,7 @@ from octavo_engine.server.cross_origin import with_cross_origin
 from octavo_engine.server.endpoints import adapters, health, models, playground, tokenize
 from octavo_engine.server.endpoints.openapi import add_document
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
-from octavo_engine.server.middleware.authentication import Authentication, PacedPreflights, RequestPacer
+from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Authentication, PacedPreflights
 from octavo_engine.server.middleware.body_limit import BodyLimit
 from octavo_engine.server.middleware.metering import Metering
 from octavo_engine.server.middleware.request_context import RequestContext
@@ -76,7 +77,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     streamed = frozenset({FILES} if batches is not None else ())
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
     metered = Metering(limited, open_paths, serving.arrive, serving.admission.headers_of)
-    pacer = RequestPacer()
+    pacer = Pacer(BEGUN_AT_ONCE)
     guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"), pacer)
     context = RequestContext(guarded, serving.metrics.reject, serving.tracing)
     return Application(PacedPreflights(with_cross_origin(context, serving.config), pacer), batches)

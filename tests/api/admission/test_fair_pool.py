@@ -9,10 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from octavo_engine.server import app
 from octavo_engine.server.admission.auth import Key
 from octavo_engine.server.admission.fair_pool import FairPool
+from octavo_engine.server.admission.pacer import Pacer
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, RequestPacer
+from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.prepared import JSONAnswer, encode
 from tests.api.hostile import as_key, keys
@@ -168,7 +170,7 @@ async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_
 
 async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do() -> None:
     """However many come at once, streams go on beside them, and each key's requests have their turn."""
-    pacer, begun = RequestPacer(), list[str]()
+    pacer, begun = Pacer(BEGUN_AT_ONCE), list[str]()
 
     async def begin(name: str) -> None:
         await pacer.wait(Key(name))
@@ -190,13 +192,14 @@ async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do(
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of the requests that have waited for their turn to begin."""
-    found, wait = list[str](), RequestPacer.wait
+    found = list[str]()
 
-    async def noting(pacer: RequestPacer, key: Key) -> None:
-        found.append(key.name)
-        await wait(pacer, key)
+    class Noting(Pacer):
+        async def wait(self, key: Key) -> None:
+            found.append(key.name)
+            await super().wait(key)
 
-    monkeypatch.setattr(RequestPacer, "wait", noting)
+    monkeypatch.setattr(app, "Pacer", Noting)
     return found
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from octavo_engine.server.admission.pacer import Pacer
 from octavo_engine.server.connections import client_flow, connection, unread_input
-from octavo_engine.server.middleware.authentication import RequestPacer
 from tests.api.hostile import CHAT, HI, TEXT
 from tests.api.served import PATIENCE, Served
 
@@ -179,7 +179,7 @@ def test_input_that_no_request_has_read_is_bounded_for_all_connections_together(
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
         if in_body:
             turn = asyncio.Event()
-            monkeypatch.setattr(RequestPacer, "wait", lambda *_: turn.wait())
+            monkeypatch.setattr(Pacer, "wait", lambda *_: turn.wait())
             client.sendall(f"{head}99999\r\n\r\n".encode() + b"x" * 40_000)
         else:
             client.sendall(f"{head}{len(asked)}\r\n\r\n{asked}".encode())

@@ -28,6 +28,7 @@ from octavo_engine.server.connections.connection import ClientConnection
 from octavo_engine.server.connections.http_connections import _http_config
 from octavo_engine.server.connections.read_pacer import ReadPacer
 from octavo_engine.server.connections.shared_state import SharedState
+from octavo_engine.server.connections.spare_connection import spare_connections
 from octavo_engine.server.connections.strict_http import StrictBuffer
 from tests.api.hostile import TEXT, raw
 from tests.api.served import PATIENCE, Served, write_keys
@@ -47,10 +48,7 @@ def test_an_iteration_of_the_loop_parses_for_a_few_milliseconds_and_keys_take_tu
 
     for number in range(21):
         name = f"rude {number}" if number < 20 else "other"
-        if pacer.busy:
-            pacer.later(name[:4], partial(parse, name))
-        else:
-            pacer.now(loop, partial(parse, name))
+        pacer.run(loop, partial(parse, name), lambda name=name: name[:4])  # type: ignore[misc]
     iterations = [len(parsed)]
     while loop.call_soon.called:
         then, *given = loop.call_soon.call_args.args
@@ -66,11 +64,14 @@ def test_an_iteration_of_the_loop_parses_for_a_few_milliseconds_and_keys_take_tu
 def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is parsed in the iteration in which it arrives."""
 
-    def busy(pacer: ReadPacer) -> bool:
-        pacer.now(asyncio.get_running_loop(), lambda: None)
-        return True
+    run = ReadPacer.run
 
-    monkeypatch.setattr(ReadPacer, "busy", property(busy))
+    def later(pacer: ReadPacer, loop: Any, act: Callable[[], None], owner: Callable[[], str]) -> bool:
+        run(pacer, loop, lambda: None, str)
+        pacer._waiting.add(owner(), act)
+        return False
+
+    monkeypatch.setattr(ReadPacer, "run", later)
 
 
 @pytest.mark.usefixtures("nothing_at_once")
@@ -105,13 +106,13 @@ def test_bytes_that_are_parsed_later_count_as_unread(
 
 
 class _Transport(Mock):
-    """A transport that only notes whether it is read."""
+    """A transport that only notes whether it is read, and whether it is closed."""
 
     reading = True
 
     def __init__(self) -> None:
         super().__init__(spec=asyncio.Transport)
-        self.is_closing.return_value = False
+        self.is_closing.side_effect = lambda: self.close.called or self.abort.called
         self.get_write_buffer_size.return_value = 0
         self.get_extra_info.return_value = None
         self.pause_reading.side_effect = partial(setattr, self, "reading", False)
@@ -142,8 +143,8 @@ class _Client:
         """Deliver bytes, which are parsed now, or `later`: in the next iteration of the loop."""
         assert self.transport.reading
         if later:
-            self.shared.pacer.now(self.connection.loop, lambda: None)
-            self.shared.pacer.later("", lambda: None)
+            self.shared.pacer.run(self.connection.loop, lambda: None, str)
+            self.shared.pacer._waiting.add("", lambda: None)
         self.connection.data_received(data)
 
     async def answered(self) -> None:
@@ -193,6 +194,39 @@ async def test_a_connection_whose_next_request_waits_to_be_parsed_is_not_closed_
     assert one.connection.timeout_keep_alive_task is None
 
 
+async def test_a_connection_whose_next_request_waits_to_be_parsed_is_not_closed_for_new_ones(
+    client: Callable[[], _Client],
+) -> None:
+    """It looked idle: at --max-connections it was closed, and its request was lost."""
+    one, other = client(), client()
+    for each in (one, other):
+        each.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await each.answered()
+    assert spare_connections([one.connection, other.connection]) == [one.connection], "it has been idle for longest"
+    one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", later=True)
+    assert spare_connections([one.connection, other.connection]) == [other.connection]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_request_that_waits_to_be_parsed_is_answered_before_the_server_ends(
+    client: Callable[[], _Client], *, kept: bool
+) -> None:
+    one = client()
+    if kept:
+        one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await one.answered()
+    one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", later=True)
+    one.connection.shutdown()
+    assert not one.transport.is_closing()
+    await one.answered()
+    assert one.connection.server_state.total_requests == 1 + kept
+    assert one.transport.close.called
+    async with asyncio.timeout(PATIENCE):
+        while one.shared.pacer._waiting:  # nothing of it is parsed a second time
+            await asyncio.sleep(0)
+    assert one.connection.server_state.total_requests == 1 + kept
+
+
 async def test_bytes_that_wait_behind_ones_that_are_not_http_are_dropped(client: Callable[[], _Client]) -> None:
     """They are not parsed: the connection was reset, so that the client lost the error response."""
     one = client()
@@ -201,7 +235,7 @@ async def test_bytes_that_wait_behind_ones_that_are_not_http_are_dropped(client:
     one.answers.set()
     one.send(b"more of it", later=True)
     async with asyncio.timeout(PATIENCE):
-        while one.shared.pacer.busy:
+        while one.shared.pacer._waiting:
             await asyncio.sleep(0)
     written = b"".join(call.args[0] for call in one.transport.write.call_args_list)
     assert written.count(b"HTTP/1.1 200 ") == written.count(b"HTTP/1.1 400 ") == 1

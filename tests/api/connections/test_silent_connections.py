@@ -27,8 +27,8 @@ from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.connections import acceptor, connection
 from octavo_engine.server.connections.client_flow import ClientFlow
 from octavo_engine.server.connections.connection import ClientConnection
+from octavo_engine.server.connections.fair_queue import FairQueue
 from octavo_engine.server.connections.spare_connection import spare_connections
-from octavo_engine.server.connections.waiting_connections import WaitingConnections
 from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
 from tests.api.hostile import TEXT, keys, raw
 from tests.api.served import PATIENCE, Served, wait_until, write_keys
@@ -292,7 +292,7 @@ def test_connections_of_one_key_that_wait_for_the_loop_leave_room_for_those_of_o
         "other": b"POST / HTTP/1.1\r\nx-api-key:  sk-other \r\n\r\n",
         "": b"POST / HTTP/1.1\r\nAuthorization: Bearer sk-wrong\r\n\r\n",
     }
-    waiting, dropped = WaitingConnections(6), []
+    waiting, dropped = FairQueue(6), []
     for number, name in enumerate(["rude"] * 6 + ["", "other", "rude", "other"]):
         assert ring.name_in(heads[name]) == name
         if (closed := waiting.add(name, Mock(spec=socket.socket, number=number))) is not None:

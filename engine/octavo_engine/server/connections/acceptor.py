@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from octavo_engine.process_setup.listen import BACKLOG
 from octavo_engine.server.connections.connection import HEAD_SECONDS
+from octavo_engine.server.connections.fair_queue import FairQueue
 from octavo_engine.server.connections.paced import PacedConnections
-from octavo_engine.server.connections.waiting_connections import WaitingConnections
 
 log = logging.getLogger("octavo.server")
 
@@ -151,7 +151,7 @@ class Acceptor:
             self._listeners.append((listeners.metrics, self._answer))
         self._most_silent = max(1, max_connections // 2)
         self._hand_over, self._probes, self._heads = hand_over, probes, heads
-        self._waiting: WaitingConnections[socket.socket] = WaitingConnections(self._most_silent)
+        self._waiting: FairQueue[socket.socket] = FairQueue(self._most_silent)
         """Connections that have sent something and wait for the server's loop."""
         self._handed = 0
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}

@@ -75,9 +75,10 @@ class ClientFlow(FlowControl):
         self._transport.pause_reading()
 
     def go_on(self) -> None:
-        """Read from the client again, as before `hold`."""
-        self._held = False
-        self.resume_reading()
+        """Read from the client again, as before `hold`, if there was one."""
+        if self._held:
+            self._held = False
+            self.resume_reading()
 
     def _read_on(self) -> None:
         self._collecting = None

@@ -125,8 +125,8 @@ class ClientConnection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """True if no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        """True if no request is being answered, and nothing of the next one waits to be parsed."""
+        return not self._held and (self.cycle is None or self.cycle.response_complete)
 
     @property
     def unread(self) -> bool:
@@ -157,24 +157,22 @@ class ClientConnection(H11Protocol):
         """Parse bytes of the client, now or when it is its turn."""
         if self._refused or self._late:
             self._drop(data)
-        elif self._shared.pacer.busy:
-            self._hold(data)
-        else:
-            self._shared.pacer.now(self.loop, partial(self._read, data))
-
-    def _hold(self, data: bytes) -> None:
-        """Keep these bytes until it is the client's turn, and read nothing more until then."""
+            return
         self._held = data
-        self.flow.hold()
-        self._unset_keepalive_if_required()
-        if not self._end_if_too_much_waits():
-            begins = self.conn.their_state is h11.IDLE or self.scope is None
-            owner = self._shared.owner_of(data[:_KEY_BYTES]) if begins else key_of(cast(Scope, self.scope)).name
-            self._shared.pacer.later(owner, self._read_held)
+        if not self._shared.pacer.run(self.loop, self._read_held, self._owner_of_held):
+            self.flow.hold()  # until it is the client's turn
+            self._unset_keepalive_if_required()
+            self._end_if_too_much_waits()
+
+    def _owner_of_held(self) -> str:
+        """Return the name of the API key that has sent the bytes that wait to be parsed."""
+        if self.conn.their_state is h11.IDLE or self.scope is None:
+            return self._shared.owner_of(self._held[:_KEY_BYTES])
+        return key_of(cast(Scope, self.scope)).name
 
     def _read_held(self) -> None:
         data, self._held = self._held, b""
-        if self.transport.is_closing():
+        if not data or self.transport.is_closing():  # none if `shutdown` has read them before it was their turn
             return
         self.flow.go_on()
         if self._refused:  # for what came before these bytes
@@ -323,6 +321,11 @@ class ClientConnection(H11Protocol):
             self.transport.write_eof()
         self._expect(_LINGER_SECONDS)
 
+    def shutdown(self) -> None:
+        """Close the connection once a request that has arrived is answered, even if it is not parsed yet."""
+        self._read_held()
+        super().shutdown()
+
     def abort(self) -> None:
         """End the connection at once; unsent bytes are lost."""
         self._stop_timers()
@@ -340,10 +343,7 @@ class ClientConnection(H11Protocol):
             self._expect(_GRACE_SECONDS)
             return
         self._late = True
-        if self._shared.pacer.busy:
-            self._shared.pacer.later("", self._end_late)
-        else:
-            self._shared.pacer.now(self.loop, self._end_late)
+        self._shared.pacer.run(self.loop, self._end_late, str)
 
     def _end_late(self) -> None:
         if not self._refused and not self.transport.is_closing():  # it may have ended while it waited for its turn

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from octavo_engine.server.connections.waiting_connections import WaitingConnections
+from octavo_engine.server.connections.fair_queue import FairQueue
 
 _SECONDS = 0.004
 """The time after which an iteration does nothing further of this kind."""
@@ -21,18 +21,24 @@ class ReadPacer:
     """The turns of all connections of one event loop: API keys take turns if there is more than fits an iteration."""
 
     def __init__(self) -> None:
-        self._waiting: WaitingConnections[Callable[[], None]] = WaitingConnections(sys.maxsize)
+        self._waiting: FairQueue[Callable[[], None]] = FairQueue(sys.maxsize)
         """What waits for its turn. A connection waits with few things, so that their number is limited as well."""
         self._seconds = 0.0
         """How long this iteration has been at work so far."""
         self._counting = False
 
-    @property
-    def busy(self) -> bool:
-        """True if nothing further may be done in this iteration."""
-        return len(self._waiting) > 0 or self._seconds >= _SECONDS
+    def run(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None], owner: Callable[[], str]) -> bool:
+        """Call `act` if this iteration has time for it, else in a later one; return whether it was called now.
 
-    def now(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+        `owner` returns the name of the API key whose turn `act` has to wait for. It is not called if `act` need not.
+        """
+        if self._waiting or self._seconds >= _SECONDS:
+            self._waiting.add(owner(), act)
+            return False
+        self._run(loop, act)
+        return True
+
+    def _run(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
         """Call `act`, and count how long it takes."""
         if not self._counting:
             self._counting = True
@@ -43,11 +49,7 @@ class ReadPacer:
         finally:
             self._seconds += time.monotonic() - began
 
-    def later(self, owner: str, act: Callable[[], None]) -> None:
-        """Call `act` when it is the turn of its owner, the name of an API key. Only while `busy`."""
-        self._waiting.add(owner, act)
-
     def _next_iteration(self, loop: asyncio.AbstractEventLoop) -> None:
         self._counting, self._seconds = False, 0.0
         while self._waiting and self._seconds < _SECONDS:
-            self.now(loop, self._waiting.take())
+            self._run(loop, self._waiting.take())

@@ -12,7 +12,11 @@ from octavo_engine.server.admission.pacer import Pacer
 from octavo_engine.server.errors import APIError
 
 BEGUN_AT_ONCE = 4
-"""Requests that may begin in one iteration of the server's event loop."""
+"""Requests that may begin in one iteration of the server's event loop; API keys take turns.
+
+Otherwise very many requests at once would hold up all streams, even if each costs next to nothing or is refused. All
+requests without a known key take turns as if they had one key.
+"""
 
 
 class Authentication:
@@ -27,7 +31,7 @@ class Authentication:
         keys: KeyRing | None,
         open_paths: frozenset[str],
         on_reject: Callable[[], None],
-        pacer: RequestPacer,
+        pacer: Pacer,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -63,21 +67,10 @@ class Authentication:
         return key
 
 
-class RequestPacer(Pacer):
-    """Lets at most BEGUN_AT_ONCE requests begin in one iteration of the event loop; API keys take turns.
-
-    Otherwise very many requests at once would hold up all streams, even if each costs next to nothing or is refused.
-    All requests without a known key take turns as if they had one key.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(BEGUN_AT_ONCE)
-
-
 class PacedPreflights:
     """Lets browsers' preflight requests wait for their turn: CORS answers them before all other middleware."""
 
-    def __init__(self, app: ASGIApp, pacer: RequestPacer) -> None:
+    def __init__(self, app: ASGIApp, pacer: Pacer) -> None:
         self._app, self._pacer = app, pacer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
