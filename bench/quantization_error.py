@@ -14,7 +14,7 @@ from torch import Tensor
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.torch_reference import TorchAttention
-from octavo_engine.kernels.cpu.coded import unpack
+from octavo_engine.kernels.cpu.quantized import unpack
 from octavo_engine.model.configuration.gguf_blocks import quantized
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder

@@ -12,7 +12,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[1]
 MODULES = (
     "cpu_kernels/test_cpu_kernels.py",
-    "cpu_kernels/test_coded.py",
+    "cpu_kernels/test_quantized.py",
     "model/layers/test_fused_layers.py",
     "model/gguf/test_gguf_blocks.py",
     "runner/test_decodes.py",

@@ -24,10 +24,10 @@ import torch
 from bench.gpu import machine, report
 from bench.gpu.adapters import adapters
 from bench.gpu.clock import describe, short_name
-from bench.gpu.coded import coded_linears
 from bench.gpu.context import FULL, TINY, Context, Measure
 from bench.gpu.paged import paged_decode
 from bench.gpu.peers import peers, vllm
+from bench.gpu.quantized import quantized_linears
 from bench.gpu.result import Figure, Part, Result, as_json, merged, read, stem
 from bench.gpu.serving import offline, serving
 from bench.gpu.shapes import Shape
@@ -51,7 +51,7 @@ def _with_offline(context: Context, shape: Shape) -> Iterator[Figure]:
 PARTS: dict[str, Measure] = {
     "llama-8b": _llama,
     "attention": paged_decode,
-    "quantized-linears": coded_linears,
+    "quantized-linears": quantized_linears,
     "offline": lambda context: offline(context, context.scale.llama),
     "start": startup,
     "vllm": vllm,

@@ -54,7 +54,7 @@ class Scale:
     paged_contexts: tuple[int, ...]
     paged_ragged: tuple[int, ...]
     """Contexts of one more batch: one that is far longer than the others."""
-    coded_tokens: tuple[int, ...]
+    quantized_tokens: tuple[int, ...]
     """The numbers of tokens that are multiplied with weights of 4 and 8 bits."""
     adapter_batches: tuple[int, ...]
     """Batches of decode steps with adapters, at the first of `contexts`."""
@@ -97,7 +97,7 @@ FULL = Scale(
     paged_batches=(1, 16, 64, 256),
     paged_contexts=(1024, 4096, 8192, 32768),
     paged_ragged=(32768, *(1024,) * 31),
-    coded_tokens=(1, 16, 64, 256, 2048),
+    quantized_tokens=(1, 16, 64, 256, 2048),
     adapter_batches=(32, 256, 64),
     settings={"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 18000},
 )
@@ -123,7 +123,7 @@ TINY = Scale(
     paged_batches=(2,),
     paged_contexts=(64,),
     paged_ragged=(128, 16),
-    coded_tokens=(2,),
+    quantized_tokens=(2,),
     adapter_batches=(4,),
     settings={"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, "num_kv_blocks": 256},
 )

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from octavo_engine.kernels.activation import act_mul_fp8
 from octavo_engine.kernels.attention.kv_write import write_kv
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.kernels.fp8 import parts, quantize, quantize_kernel
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
 from octavo_engine.kernels.norm import rms_norm_fp8
-from octavo_engine.kernels.quantized.coded_linear import coded_linear, most_tokens
-from octavo_engine.kernels.quantized.coded_numbers import dequantize
+from octavo_engine.kernels.quantized.quantized_linear import most_tokens, quantized_linear
+from octavo_engine.kernels.quantized.quantized_numbers import dequantize
 from octavo_engine.model.quantization.e4m3 import fp8_linear
 from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
@@ -133,9 +133,9 @@ def _linear(by_block: bool, device: torch.device) -> None:
 def _every_number(device: torch.device) -> None:
     """A weight of every e4m3 number, NaN included, gives these numbers in each type."""
     codes = torch.arange(256, dtype=torch.uint8, device=device).view(FP8).view(2, 128)
-    part = CodedPart(codes=codes, scale=torch.ones(2, 1, device=device), bits=8, columns=128, group=None)
+    part = QuantizedPart(codes=codes, scale=torch.ones(2, 1, device=device), bits=8, columns=128, group=None)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        found = dequantize(CodedWeight([part]), dtype)
+        found = dequantize(QuantizedWeight([part]), dtype)
         torch.testing.assert_close(found, codes.to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
@@ -157,14 +157,14 @@ def _weight_alone(tokens: int, rows: int, columns: int, group: int | None, devic
     """The product of activations in 16 bits with a weight in e4m3, against float64; for many tokens its numbers."""
     codes = torch.randn(rows, columns, device=device).to(FP8)
     scale = torch.rand(rows, 1 if group is None else -(-columns // group), device=device) + 0.1
-    weight = CodedWeight([CodedPart(codes=codes, scale=scale, bits=8, columns=columns, group=group)])
+    weight = QuantizedWeight([QuantizedPart(codes=codes, scale=scale, bits=8, columns=columns, group=group)])
     numbers = codes.float() * scale.repeat_interleave(group or columns, 1)[:, :columns]
     torch.testing.assert_close(dequantize(weight, torch.float32), numbers, rtol=1e-6, atol=0)
     dtype = half_precision(device)
     x, bias = (torch.randn(*shape, device=device).to(dtype) for shape in ((tokens, columns), (rows,)))
     assert tokens <= most_tokens(weight, dtype)
     expected = x.double() @ numbers.to(dtype).double().T + bias.double()
-    found = coded_linear(x, weight, bias, None).double()
+    found = quantized_linear(x, weight, bias, None).double()
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=float(expected.abs().max()) * 2**-8)
 
 

@@ -44,7 +44,7 @@ _START_SECONDS = 120.0
 """Of a process, before its first check; not counted as the check's."""
 _FIRST = (
     "norm", "rope", "gather", "activation", "paged_attention", "sampling", "decoder", "whole_model", "fp8",
-    "coded_linear", "grouping", "moe", "causal_conv", "gated_delta_net", "latent_attention", "lora",
+    "quantized_linear", "grouping", "moe", "causal_conv", "gated_delta_net", "latent_attention", "lora",
     "adapted_model",
 )  # fmt: skip
 """Modules in the order in which serving calls their kernels: what is cut short has checked what matters."""

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.kernels.experts import moe
 from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
 from octavo_engine.kernels.experts.moe import (
@@ -32,7 +32,7 @@ from octavo_engine.kernels.experts.moe_autotune import (
 from octavo_engine.kernels.experts.moe_lora import mixture_with_adapters
 from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY
 from octavo_engine.kernels.lora import LoraWeights
-from octavo_engine.kernels.quantized.coded_numbers import dequantize
+from octavo_engine.kernels.quantized.quantized_numbers import dequantize
 from tests.kernels.by_bits import by_bits
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
@@ -138,34 +138,34 @@ def _mxfp4(case: Case, device: torch.device) -> None:
     gate_up, gate_up_scales, wide_gate_up = _in_mxfp4(*experts.gate_up.shape, device=device)
     down, down_scales, wide_down = _in_mxfp4(*experts.down.shape, device=device)
     plain = replace(experts, gate_up=wide_gate_up.to(dtype), down=wide_down.to(dtype))
-    coded = replace(experts, gate_up=gate_up, down=down, gate_up_scales=gate_up_scales, down_scales=down_scales)
+    quantized = replace(experts, gate_up=gate_up, down=down, gate_up_scales=gate_up_scales, down_scales=down_scales)
     expected = mixture_of_experts(x, plain, chosen, weights)
     with poisoned():
-        found = mixture_of_experts(x, coded, chosen, weights)
+        found = mixture_of_experts(x, quantized, chosen, weights)
     error = 0.0 if device.type == "cpu" else 2e-2
     torch.testing.assert_close(found, expected, rtol=error, atol=error * float(expected.abs().amax()))
     down_scales[chosen[0, 0], 7] = 255
-    found = mixture_of_experts(x, coded, chosen, weights)
+    found = mixture_of_experts(x, quantized, chosen, weights)
     assert bool(found[0, 7].isnan()) and bool(found[0, :7].isfinite().all())
 
 
-def _e4m3(rows: int, columns: int, group: int | None, device: torch.device) -> CodedPart:
+def _e4m3(rows: int, columns: int, group: int | None, device: torch.device) -> QuantizedPart:
     """Return random numbers of e4m3, with a scale for each group of columns."""
     groups = 1 if group is None else -(-columns // group)
     numbers = torch.randn(rows, columns, device=device).to(torch.float8_e4m3fn)
     scale = torch.rand(rows, groups, device=device) * 0.1
-    return CodedPart(codes=numbers, scale=scale, bits=8, columns=columns, group=group)
+    return QuantizedPart(codes=numbers, scale=scale, bits=8, columns=columns, group=group)
 
 
-def _numbers(part: CodedPart, dtype: torch.dtype) -> torch.Tensor:
+def _numbers(part: QuantizedPart, dtype: torch.dtype) -> torch.Tensor:
     """Return what the codes stand for; of whole numbers as `dequantize` gives them, which has checks of its own."""
     if not part.codes.is_floating_point():
-        return dequantize(CodedWeight([part]), dtype)
+        return dequantize(QuantizedWeight([part]), dtype)
     groups = torch.arange(part.columns, device=part.codes.device) // (part.group or part.columns)
     return (part.codes.float() * part.scale[:, groups]).to(dtype)
 
 
-def _coded(kind: str, bits: int, group: int | None, case: Case, device: torch.device) -> None:
+def _quantized(kind: str, bits: int, group: int | None, case: Case, device: torch.device) -> None:
     """Codes of any kind and e4m3 give what their numbers give; where the interpreter computes, but for one rounding.
 
     NumPy adds up the products of a tile in an order that depends on how it lies in memory (seen with AVX2).
@@ -181,14 +181,14 @@ def _coded(kind: str, bits: int, group: int | None, case: Case, device: torch.de
             if kind == "e4m3"
             else random_part(kind, bits, rows, columns, group, device)
         )
-        weight = CodedWeight([part])
+        weight = QuantizedWeight([part])
         assert multiplies(weight)
         codes.append(ExpertCodes(weight, case.experts, ()))
         plain = replace(plain, **{name: _numbers(part, dtype).view(shape)})
     expected = mixture_of_experts(x, plain, chosen, weights)
-    coded = replace(experts, gate_up=codes[0].every.parts[0].codes, down=codes[1].every.parts[0].codes)
+    quantized = replace(experts, gate_up=codes[0].every.parts[0].codes, down=codes[1].every.parts[0].codes)
     with poisoned():
-        found = mixture_of_experts(x, replace(coded, coded=(codes[0], codes[1])), chosen, weights)
+        found = mixture_of_experts(x, replace(quantized, quantized=(codes[0], codes[1])), chosen, weights)
     error = torch.finfo(dtype).eps if device.type == "cpu" else 2e-2
     torch.testing.assert_close(found, expected, rtol=error, atol=error * float(expected.abs().amax()))
     assert bool(found.any())
@@ -297,18 +297,18 @@ CHECKS = [
     Check("mxfp4", partial(_mxfp4, Case(7, 96, 160, 4, 2, gpt_oss=True))),
     Check("mxfp4_prefill", partial(_mxfp4, Case(150, 64, 32, 3, 2))),
     Check("mxfp4_gpt_oss_20b", partial(_mxfp4, Case(64, 2880, 2880, 32, 4, gpt_oss=True)), large=True),
-    Check("int8", partial(_coded, "signed", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
-    Check("int8_groups", partial(_coded, "zeros", 8, 48, Case(3, 96, 96, 3, 2))),
-    Check("int4", partial(_coded, "minimum", 4, 32, Case(3, 96, 80, 3, 2))),
-    Check("int4_zeros", partial(_coded, "zeros", 4, 128, Case(3, 128, 128, 3, 2))),
-    Check("int4_supers", partial(_coded, "supers", 4, 32, Case(1, 256, 256, 3, 2))),
-    Check("e4m3_rows", partial(_coded, "e4m3", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
-    Check("e4m3_blocks", partial(_coded, "e4m3", 8, 128, Case(3, 192, 128, 3, 2))),
-    Check("e4m3_blocks_by_bits", by_bits(partial(_coded, "e4m3", 8, 128, Case(3, 192, 128, 3, 2)))),
-    Check("e4m3_small_blocks", partial(_coded, "e4m3", 8, 24, Case(3, 96, 80, 3, 2))),
-    Check("int4_qwen3_30b_decode", partial(_coded, "zeros", 4, 128, _QWEN3_30B_DECODE), large=True),
-    Check("e4m3_qwen3_30b_decode", partial(_coded, "e4m3", 8, 128, _QWEN3_30B_DECODE), large=True),
-    Check("e4m3_qwen3_30b_prefill", partial(_coded, "e4m3", 8, 128, Case(2048, 2048, 768, 128, 8)), large=True),
+    Check("int8", partial(_quantized, "signed", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
+    Check("int8_groups", partial(_quantized, "zeros", 8, 48, Case(3, 96, 96, 3, 2))),
+    Check("int4", partial(_quantized, "minimum", 4, 32, Case(3, 96, 80, 3, 2))),
+    Check("int4_zeros", partial(_quantized, "zeros", 4, 128, Case(3, 128, 128, 3, 2))),
+    Check("int4_supers", partial(_quantized, "supers", 4, 32, Case(1, 256, 256, 3, 2))),
+    Check("e4m3_rows", partial(_quantized, "e4m3", 8, None, Case(3, 96, 80, 3, 2, gpt_oss=True))),
+    Check("e4m3_blocks", partial(_quantized, "e4m3", 8, 128, Case(3, 192, 128, 3, 2))),
+    Check("e4m3_blocks_by_bits", by_bits(partial(_quantized, "e4m3", 8, 128, Case(3, 192, 128, 3, 2)))),
+    Check("e4m3_small_blocks", partial(_quantized, "e4m3", 8, 24, Case(3, 96, 80, 3, 2))),
+    Check("int4_qwen3_30b_decode", partial(_quantized, "zeros", 4, 128, _QWEN3_30B_DECODE), large=True),
+    Check("e4m3_qwen3_30b_decode", partial(_quantized, "e4m3", 8, 128, _QWEN3_30B_DECODE), large=True),
+    Check("e4m3_qwen3_30b_prefill", partial(_quantized, "e4m3", 8, 128, Case(2048, 2048, 768, 128, 8)), large=True),
     Check("torch_equals_it", _torch_equals_it),
     Check("not_a_number_stays_so", _not_a_number_stays_so),
     Check("the_faster_is_one_of_them", _the_faster_is_one_of_them),
@@ -414,8 +414,8 @@ def _down_build(mixture: _Mixture, shared_memory: int) -> Build:
 
 
 def _tiles(mixture: _Mixture, shared_memory: int) -> Tiles:
-    case, coded = mixture.case, mixture.form.constants["BITS"] > 0
-    return tiles_for(case.tokens * case.top_k, case.experts, coded=coded, shared_memory=shared_memory)
+    case, quantized = mixture.case, mixture.form.constants["BITS"] > 0
+    return tiles_for(case.tokens * case.top_k, case.experts, quantized=quantized, shared_memory=shared_memory)
 
 
 def _build(

@@ -7,19 +7,21 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedPart
+from octavo_engine.kernels.cpu.quantized import QuantizedPart
 
 _SUPER = 256
 
 
-def random_part(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedPart:
+def random_part(
+    kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device
+) -> QuantizedPart:
     """Return random codes of one kind: `zeros` as of AWQ, `minimum` as of GGUF's Q4_1, `supers` as of its Q4_K."""
     groups = 1 if group is None else -(-columns // group)
     least, most = (-128, 128) if kind == "signed" else (0, 256)
     kind_of_codes = torch.int8 if kind == "signed" else torch.uint8
     codes = torch.randint(least, most, (rows, columns * bits // 8), device=device).to(kind_of_codes)
     scale = (torch.randn(rows, groups, device=device) * 0.01).half().float()  # AutoRound's may be negative
-    part = partial(CodedPart, codes=codes, bits=bits, columns=columns, group=group)
+    part = partial(QuantizedPart, codes=codes, bits=bits, columns=columns, group=group)
     middle = float(1 << (bits - 1))
     match kind:
         case "symmetric" | "order":
@@ -41,7 +43,7 @@ def random_part(kind: str, bits: int, rows: int, columns: int, group: int | None
     return part(scale=wholes[0], minimum=wholes[1], super_scale=supers[0], super_minimum=supers[1])
 
 
-def exact_numbers(part: CodedPart) -> Tensor:
+def exact_numbers(part: QuantizedPart) -> Tensor:
     """Return what the codes stand for, float64 [rows, columns]: the exact reference."""
     codes = part.codes
     if part.bits == 4:

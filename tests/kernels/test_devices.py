@@ -20,7 +20,7 @@ A100, A10, *_ = DEVICES
         (A10, "prefill_256"),  # took 136 KiB
         (A10, "write_heads_fp8"),  # Triton has no e4m3 there
         (A100, "interleaved_linear_minimum_16"),  # PTX subtracts no bfloat16 there
-        (A100, "coded_linear_e4m3_16"),
+        (A100, "quantized_linear_e4m3_16"),
     ],
     ids=lambda it: it if isinstance(it, str) else it.name,
 )

@@ -155,7 +155,7 @@ def lora(count: int) -> None:
     add_lora(torch.zeros(count, 64), torch.zeros(count, 256), weights, groups)
 
 
-def coded(count: int) -> None:
+def quantized(count: int) -> None:
     """Weights whose columns are split and whose are not, and one with each column's group."""
     shape, span = LinearShape((48, 80), Span(0, 1024, 1024, "columns")), Span(0, 160, 160, "columns")
     stored, x = (lambda *_: iter(())), torch.zeros(4 * count, 1024)
@@ -165,7 +165,7 @@ def coded(count: int) -> None:
         (INT8(online=True), LinearShape((48,), span), len(x)),
     ):
         weights = method.create(of, x.dtype, CPU, fp8_products=False)
-        triton_compute().coded(x[:tokens, : of.columns.size], weights.coded, None, torch.zeros(tokens, of.rows))
+        triton_compute().quantized(x[:tokens, : of.columns.size], weights.quantized, None, torch.zeros(tokens, of.rows))
 
 
 def experts(count: int) -> None:
@@ -193,7 +193,7 @@ def delta_net(count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("launch", [lora, coded, experts, convolution, delta_net])
+@pytest.mark.parametrize("launch", [lora, quantized, experts, convolution, delta_net])
 def test_families(found: Found, launch: Callable[[int], None]) -> None:
     for count in COUNTS:
         launch(count)

@@ -29,8 +29,8 @@ from octavo_engine.model.layers.embeddings.classifier import Classifier
 from octavo_engine.model.layers.embeddings.dense_modules import DenseModules
 from octavo_engine.model.layers.embeddings.embedding import Head, Input, VocabularyWeight
 from octavo_engine.model.layers.embeddings.rope import RotaryEmbedding
-from octavo_engine.model.layers.experts.coded_experts import CodedExperts
 from octavo_engine.model.layers.experts.moe import MoE
+from octavo_engine.model.layers.experts.quantized_experts import QuantizedExperts
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.choose_compute import choose_compute
@@ -212,10 +212,12 @@ class Decoder(nn.Module):
         """Prepare the layers for computing, once all weights are loaded."""
         modules = list(self.modules())
         codes = [
-            module.coded for module in modules if isinstance(module, VocabularyWeight) and module.coded is not None
+            module.quantized
+            for module in modules
+            if isinstance(module, VocabularyWeight) and module.quantized is not None
         ]
         if isinstance(self.compute.experts, ExpertsInTurn):
-            codes += chain(*(module.split() for module in modules if isinstance(module, CodedExperts)))
+            codes += chain(*(module.split() for module in modules if isinstance(module, QuantizedExperts)))
         self.compute.prepare([linear.weights for linear in self.linears()], codes)
         if mixtures := self.mixtures():
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].spec.top_k)

@@ -73,4 +73,4 @@ class Decodes:
 
 
 def _weight(vocabulary: VocabularyWeight) -> LinearWeights:
-    return LinearWeights(vocabulary.weight if vocabulary.coded is None else vocabulary.coded, None)
+    return LinearWeights(vocabulary.weight if vocabulary.quantized is None else vocabulary.quantized, None)

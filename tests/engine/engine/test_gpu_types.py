@@ -52,6 +52,6 @@ def test_weights_in_fp8_are_multiplied_in_16_bits_where_the_gpu_has_no_fp8(
         resolved = resolve_on(found, model, monkeypatch, dtype="bfloat16", quantization="fp8", kv_cache_dtype="fp8")
     assert resolved.multiplies_fp8 is in_8_bits
     assert resolved.kv_dtype == torch.float8_e4m3fn
-    kernels_multiply = {linear.weights.coded is not None for linear in resolved.blueprint.linears()}
+    kernels_multiply = {linear.weights.quantized is not None for linear in resolved.blueprint.linears()}
     assert kernels_multiply == {not in_8_bits}
     assert ("does not multiply in FP8" in caplog.text) is not in_8_bits

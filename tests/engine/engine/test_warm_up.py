@@ -120,7 +120,7 @@ def make_worker(
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear) and scheme is not None:
-            linear.weights.in_8_bits, linear.weights.coded = True, None  # as on a GPU that multiplies in FP8
+            linear.weights.in_8_bits, linear.weights.quantized = True, None  # as on a GPU that multiplies in FP8
     cache = allocate_cache(
         backend,
         spec.kv_groups,

@@ -15,7 +15,7 @@ FLAGS = cpu_flags()
 
 SAME_CODE = {"avx512_vnni", "avx_vnni"}
 """Need not be compiled: the first's parts are tested with `avx512_bf16` or `avx512`, the second's with `avx2` but for
-products of whole numbers, which test_coded.py compiles for it."""
+products of whole numbers, which test_quantized.py compiles for it."""
 
 LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed) and level not in SAME_CODE]
 

@@ -104,7 +104,7 @@ void decode(const struct decoder *d, const int64_t *rows, const int64_t *positio
     decoder_layers(d->shape, d->layers, groups, 0, 0, m.x, cos, sin, m.layers, inputs, m.partial, tokens, threads);
     uint16_t *normed = m.layers;
     rms_norm(m.x, d->norm, normed, tokens, d->shape->hidden, d->shape->eps, BFLOAT16, threads);
-    if (d->head.codes) coded_linear(d->head.codes, normed, 0, 0, logits, inputs, tokens, BFLOAT16, FLOAT32, threads);
+    if (d->head.codes) quantized_linear(d->head.codes, normed, 0, 0, logits, inputs, tokens, BFLOAT16, FLOAT32, threads);
     else
         linear(normed, d->head.numbers, 0, 0, (uint16_t *)logits, inputs, tokens, d->shape->hidden, d->vocab, WIDE, threads);
 }

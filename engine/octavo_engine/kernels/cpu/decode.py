@@ -85,7 +85,7 @@ class CPUDecodes:
         logits = torch.empty(tokens, self._vocab, dtype=torch.float32, device="cpu") if out is None else out
         decoder = ctypes.byref(self._decoder)
         scratch = torch.empty(library.decode_scratch(decoder, tokens, threads), dtype=torch.uint8, device="cpu")
-        of_head = library.coded_scratch(tokens, self._kept[0].head.shape[1])
+        of_head = library.quantized_scratch(tokens, self._kept[0].head.shape[1])
         inputs = torch.empty(max(of_head, self._layers.input_bytes(tokens)), dtype=torch.uint8, device="cpu")
         tensors = rows, positions, cos, sin, scratch, inputs, logits
         library.decode(decoder, *[tensor.data_ptr() for tensor in tensors], tokens, threads)

@@ -63,7 +63,7 @@ static void recode(const struct codes *w, uint32_t *words, long count, int back)
 }
 
 /* Bytes of scratch memory that a thread needs for one tile of any part of a weight. */
-long tile_scratch(const struct coded *weight) {
+long tile_scratch(const struct quantized *weight) {
     struct array arrays[MOST_ARRAYS];
     long most = 0;
     for (long p = 0; p < weight->count; p++) {
@@ -106,7 +106,7 @@ struct codes rows_of_tile(const struct codes *w, long first, long rows, char *me
 }
 
 /* All rows of a weight, or `back` to where they were. `scratch` has `tile_scratch` bytes for each thread. */
-void interleave(const struct coded *weight, void *scratch, int back, int threads) {
+void interleave(const struct quantized *weight, void *scratch, int back, int threads) {
     long tile = tile_scratch(weight);
     for (long i = 0; i < weight->count; i++) {
         const struct codes *w = weight->parts + i;

@@ -28,30 +28,30 @@ struct codes {
 };
 
 /* A weight of `count` parts, whose rows follow one another. */
-struct coded {
+struct quantized {
     const struct codes *parts;
     long count;
 };
 
-long coded_scratch(long tokens, long inner);
+long quantized_scratch(long tokens, long inner);
 
-void coded_linear(const struct coded *weight, const void *x, const void *bias, const void *addend, void *y, void *scratch,
-                  long tokens, int dtype, int out, int threads);
+void quantized_linear(const struct quantized *weight, const void *x, const void *bias, const void *addend, void *y,
+                      void *scratch, long tokens, int dtype, int out, int threads);
 
 long integer_scratch(long tokens, long inner);
 
 void integer_linear(const struct codes *w, const void *x, const void *bias, const void *addend, void *y, void *scratch,
                     long tokens, long stride, int dtype, int out, int threads);
 
-long tile_scratch(const struct coded *weight);
+long tile_scratch(const struct quantized *weight);
 
-void interleave(const struct coded *weight, void *scratch, int back, int threads);
+void interleave(const struct quantized *weight, void *scratch, int back, int threads);
 
 struct codes rows_of_tile(const struct codes *w, long first, long rows, char *memory);
 
-void dequantize(const struct coded *weight, void *y, void *scratch, int dtype, int threads);
+void dequantize(const struct quantized *weight, void *y, void *scratch, int dtype, int threads);
 
-void dequantize_rows(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
+void dequantize_rows(const struct quantized *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
                  int threads);
 
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);

@@ -9,7 +9,7 @@
 struct scratch {
     uint16_t *normed, *heads, *attended, *gated; /* `gated` lies where the two before it did */
     uint16_t *gate_up;                           /* only where tokens have adapters, or weights are codes */
-    void *inputs;                                /* as linear and coded_linear lay them out */
+    void *inputs;                                /* as linear and quantized_linear lay them out */
     float *partial;
 };
 
@@ -21,7 +21,7 @@ static void adapt(const struct adapters *linear, const int32_t *slots, const uin
 /* y [tokens, rows] = x [tokens, inner] W^T + bias + addend. */
 static void multiply(const struct weight *w, const uint16_t *x, const uint16_t *addend, uint16_t *y,
                      const struct scratch *s, long tokens, long inner, long rows, int threads) {
-    if (w->codes) coded_linear(w->codes, x, w->bias, addend, y, s->inputs, tokens, BFLOAT16, BFLOAT16, threads);
+    if (w->codes) quantized_linear(w->codes, x, w->bias, addend, y, s->inputs, tokens, BFLOAT16, BFLOAT16, threads);
     else linear(x, w->numbers, w->bias, addend, y, s->inputs, tokens, inner, rows, PLAIN, threads);
 }
 
@@ -69,7 +69,7 @@ static void mlp(const struct shape *z, const struct layer *l, const struct scrat
 
 /* x [tokens, hidden] through all layers, in place. `adapters`: of each layer, or null where no token has one; `slots`: of
    each token. `scratch`: [tokens][hidden + max(2 * (heads + kv_heads) * head_dim, inner)], and 2 * inner more with
-   adapters or codes; `inputs` as linear and coded_linear want it; `partial` as for attend. */
+   adapters or codes; `inputs` as linear and quantized_linear want it; `partial` as for attend. */
 void decoder_layers(const struct shape *z, const struct layer *layers, const struct group *groups,
                     const struct layer_adapters *adapters, const int32_t *slots, uint16_t *x, const float *cos,
                     const float *sin, uint16_t *scratch, void *inputs, float *partial, long tokens, int threads) {

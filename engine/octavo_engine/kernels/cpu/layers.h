@@ -5,7 +5,7 @@
 /* What a linear multiplies with: either numbers or codes. */
 struct weight {
     const uint16_t *numbers;
-    const struct coded *codes;
+    const struct quantized *codes;
     const uint16_t *bias;
 };
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.adapters import AdaptersStructure, CPUAdapters
-from octavo_engine.kernels.cpu.coded import CodedStructure, CodedWeight
 from octavo_engine.kernels.cpu.library import NO_WINDOW, AttentionStep, CPUKernels, packed_words
+from octavo_engine.kernels.cpu.quantized import QuantizedStructure, QuantizedWeight
 
 _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _WORD_BYTES = 4
@@ -21,14 +21,14 @@ _WORD_BYTES = 4
 class LinearWeights:
     """The weight [out, in] and bias of a linear: bfloat16 and contiguous, or codes that the kernels know."""
 
-    weight: Tensor | CodedWeight
+    weight: Tensor | QuantizedWeight
     bias: Tensor | None
 
     @property
     def shape(self) -> tuple[int, int]:
         """(out, in)."""
         weight = self.weight
-        return (weight.rows, weight.columns) if isinstance(weight, CodedWeight) else (len(weight), weight.shape[1])
+        return (weight.rows, weight.columns) if isinstance(weight, QuantizedWeight) else (len(weight), weight.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class LayerWeights:
     down: LinearWeights
 
     @property
-    def coded(self) -> list[CodedWeight]:
+    def quantized(self) -> list[QuantizedWeight]:
         """Return the weights of its linears that are stored as codes."""
         weights = (each.weight for each in (self.qkv, self.output, self.gate_up, self.down))
-        return [weight for weight in weights if isinstance(weight, CodedWeight)]
+        return [weight for weight in weights if isinstance(weight, QuantizedWeight)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LayerAdapters:
 class WeightStructure(ctypes.Structure):
     """A weight's description as an argument of C functions."""
 
-    _fields_ = (("numbers", _POINTER), ("codes", ctypes.POINTER(CodedStructure)), ("bias", _POINTER))
+    _fields_ = (("numbers", _POINTER), ("codes", ctypes.POINTER(QuantizedStructure)), ("bias", _POINTER))
 
 
 class _Layer(ctypes.Structure):
@@ -123,10 +123,10 @@ class CPULayers:
         _, block, kv_heads, head_dim = caches[0][0].shape
         hidden, inner = first.down.shape
         heads = first.output.shape[1] // head_dim
-        coded = [weight for layer in layers for weight in layer.coded]
-        self.coded = bool(coded)
+        quantized = [weight for layer in layers for weight in layer.quantized]
+        self.quantized = bool(quantized)
         """Whether any weight is codes."""
-        self.interleaved = all(weight.interleaved for weight in coded)
+        self.interleaved = all(weight.interleaved for weight in quantized)
         """Whether all of these codes are interleaved."""
         self.shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
         self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
@@ -148,7 +148,7 @@ class CPULayers:
         """
         tokens = x.shape[0]
         parts = max(group.parts.shape[0] for group in groups)
-        apart = self.coded or slots is not None
+        apart = self.quantized or slots is not None
         scratch = x.new_empty(tokens * (self._scratch_width + (self._gate_up_width if apart else 0)))
         inputs = x.new_empty(self.input_bytes(tokens), dtype=torch.uint8)
         partial = x.new_empty(parts * self._partial_width, dtype=torch.float32)
@@ -172,10 +172,10 @@ class CPULayers:
     def input_bytes(self, tokens: int) -> int:
         """Return the bytes of scratch memory in which each of the linears can lay out its input."""
         plain = packed_words(tokens, self._widest) * _WORD_BYTES
-        if not self.coded:
+        if not self.quantized:
             return plain
-        coded: int = self._kernels.library.coded_scratch(tokens, self._widest)
-        return max(plain, coded)
+        quantized: int = self._kernels.library.quantized_scratch(tokens, self._widest)
+        return max(plain, quantized)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -184,7 +184,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 def weight_structure(linear: LinearWeights) -> WeightStructure:
     weight, bias = linear.weight, _pointer(linear.bias)
-    if isinstance(weight, CodedWeight):
+    if isinstance(weight, QuantizedWeight):
         return WeightStructure(None, ctypes.pointer(weight.structure), bias)
     return WeightStructure(_pointer(weight), None, bias)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.build import BuildError, built_library
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.gather_outputs import GatherOutputs
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "attend": (*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _INT, _INT),
     "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
-    "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
+    "quantized_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
     "interleave": (*[_POINTER] * 2, _INT, _INT),
     "dequantize": (*[_POINTER] * 3, _INT, _INT),
     "dequantize_rows": (*[_POINTER] * 4, _LONG, _INT, _INT),
@@ -107,7 +107,7 @@ def load(path: Path) -> CPUKernels:
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
-    library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG), _LONG
+    library.quantized_scratch.argtypes, library.quantized_scratch.restype = (_LONG, _LONG), _LONG
     library.tile_scratch.argtypes, library.tile_scratch.restype = (_POINTER,), _LONG
     library.attention_parts.restype = library.decode_scratch.restype = _LONG
     return CPUKernels(library)
@@ -159,10 +159,10 @@ class CPUKernels:
             torch.get_num_threads(),
         )
 
-    def coded_linear(
+    def quantized_linear(
         self,
         x: Tensor,
-        weight: CodedWeight,
+        weight: QuantizedWeight,
         bias: Tensor | None = None,
         addend: Tensor | None = None,
         *,
@@ -179,8 +179,8 @@ class CPUKernels:
         if not tokens:  # the C code reads at least one
             return output
         x = x.contiguous()  # as in `_linear`
-        scratch = x.new_empty(self.library.coded_scratch(tokens, weight.columns), dtype=torch.uint8)
-        self.library.coded_linear(
+        scratch = x.new_empty(self.library.quantized_scratch(tokens, weight.columns), dtype=torch.uint8)
+        self.library.quantized_linear(
             ctypes.byref(weight.structure),
             x.data_ptr(),
             None if bias is None else bias.data_ptr(),
@@ -194,7 +194,7 @@ class CPUKernels:
         )
         return output
 
-    def interleave(self, weight: CodedWeight, *, back: bool = False) -> None:
+    def interleave(self, weight: QuantizedWeight, *, back: bool = False) -> None:
         """Interleave the codes and scales of a weight that `can_be_interleaved`; `back`: restore their first order.
 
         Nothing is done if they are already in it.
@@ -204,16 +204,16 @@ class CPUKernels:
             self.library.interleave(ctypes.byref(weight.structure), scratch.data_ptr(), back, torch.get_num_threads())
             weight.interleaved = not back
 
-    def dequantize(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
-        """Return a coded weight's numbers [out, in] in `dtype`, computed in float32."""
+    def dequantize(self, weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
+        """Return a quantized weight's numbers [out, in] in `dtype`, computed in float32."""
         output = torch.empty(weight.rows, weight.columns, dtype=dtype, device="cpu")
         scratch = self._tiles(weight) if weight.interleaved else output.new_empty(0)
         pointers = ctypes.byref(weight.structure), output.data_ptr(), scratch.data_ptr()
         self.library.dequantize(*pointers, DTYPES[dtype], torch.get_num_threads())
         return output
 
-    def dequantize_rows(self, weight: CodedWeight, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the numbers [N, in] of a coded weight's `rows` [N], int64; zeros for rows that it does not have."""
+    def dequantize_rows(self, weight: QuantizedWeight, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the numbers [N, in] of a quantized weight's `rows` [N], int64; zeros for rows that it lacks."""
         rows = rows.contiguous()
         output = torch.empty(len(rows), weight.columns, dtype=dtype, device="cpu")
         scratch = self._tiles(weight) if weight.interleaved else output.new_empty(0)
@@ -221,7 +221,7 @@ class CPUKernels:
         self.library.dequantize_rows(*pointers, len(rows), DTYPES[dtype], torch.get_num_threads())
         return output
 
-    def _tiles(self, weight: CodedWeight) -> Tensor:
+    def _tiles(self, weight: QuantizedWeight) -> Tensor:
         """Return scratch memory for a tile of the weight in each thread; torch's RuntimeError where there is none."""
         size = self.library.tile_scratch(ctypes.byref(weight.structure)) * torch.get_num_threads()
         return torch.empty(size, dtype=torch.uint8, device="cpu")

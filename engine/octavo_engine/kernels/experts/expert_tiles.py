@@ -1,4 +1,4 @@
-"""Tiles of the weights of experts that stay in 4 or 8 bits: MXFP4, e4m3 with scales, and codes (`CodedWeight`)."""
+"""Tiles of the weights of experts that stay in 4 or 8 bits: MXFP4, e4m3 with scales, and codes (`QuantizedWeight`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from octavo_engine.kernels.fp8 import e4m3_tile
-from octavo_engine.kernels.quantized.coded_numbers import number_tile
+from octavo_engine.kernels.quantized.quantized_numbers import number_tile
 
 
 @triton.jit

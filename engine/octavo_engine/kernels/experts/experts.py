@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertCodes:
     """One of the two weights of all experts, in codes of 4 or 8 bits or in e4m3."""
 
-    every: CodedWeight
+    every: QuantizedWeight
     """The rows of all experts, each one's after another's, which Triton kernels multiply."""
     count: int
     """The number of experts."""
-    each: Sequence[CodedWeight]
+    each: Sequence[QuantizedWeight]
     """Each expert's weight, which C kernels multiply; empty where these do not compute."""
 
 
@@ -50,30 +50,30 @@ class Experts:
     kernels/experts/moe.py alone multiplies."""
     down_scales: Tensor | None = None
     """[E, hidden, intermediate / 32]"""
-    coded: tuple[ExpertCodes, ExpertCodes] | None = None
+    quantized: tuple[ExpertCodes, ExpertCodes] | None = None
     """The experts' two weights where they are in codes, of which `gate_up` and `down` then are the memory; None: they
     are numbers, or MXFP4."""
 
     @property
     def in_numbers(self) -> bool:
         """True if the weights are of the activations' type, and neither codes nor MXFP4."""
-        return self.coded is None and self.gate_up_scales is None
+        return self.quantized is None and self.gate_up_scales is None
 
     @property
     def count(self) -> int:
         """The number of experts."""
-        return len(self.down) if self.coded is None else self.coded[1].count
+        return len(self.down) if self.quantized is None else self.quantized[1].count
 
     @property
     def hidden(self) -> int:
         """The size of an expert's input and output."""
-        return self.down.shape[1] if self.coded is None else self.coded[1].every.rows // self.count
+        return self.down.shape[1] if self.quantized is None else self.quantized[1].every.rows // self.count
 
     @property
     def intermediate(self) -> int:
         """The intermediate size: how many numbers an expert's first product gives and its second one reads."""
-        if self.coded is not None:
-            return self.coded[1].every.columns
+        if self.quantized is not None:
+            return self.quantized[1].every.columns
         return self.down.shape[2] * (1 if self.down_scales is None else 2)
 
     def activate(self, gate_up: Tensor) -> Tensor:

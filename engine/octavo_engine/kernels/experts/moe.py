@@ -20,12 +20,12 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.experts.expert_tiles import stored_tile
 from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
 from octavo_engine.kernels.gpu_limits import AMPERE_SHARED_MEMORY, HOPPER_SHARED_MEMORY, shared_memory
 from octavo_engine.kernels.grouping import group_rows, tile_rows
-from octavo_engine.kernels.quantized.coded_numbers import can_dequantize, sections
+from octavo_engine.kernels.quantized.quantized_numbers import can_dequantize, sections
 
 _BLOCK_INNER = 64
 _BLOCK_SUM = 1024
@@ -215,17 +215,17 @@ FEW_ROWS, SOME_ROWS = 16, 64
 """Rows of an expert, on average, up to which tiles are small, and no larger than medium."""
 
 
-def tiles_for(rows: int, experts: int, *, coded: bool = False, shared_memory: int = HOPPER_SHARED_MEMORY) -> Tiles:
+def tiles_for(rows: int, experts: int, *, quantized: bool = False, shared_memory: int = HOPPER_SHARED_MEMORY) -> Tiles:
     """Return small tiles for few rows an expert, when reading weights dominates, and large ones for prefill.
 
-    `coded`: weights in e4m3 or codes, whose numbers take registers in place of shared memory. `shared_memory`: the
+    `quantized`: weights in e4m3 or codes, whose numbers take registers in place of shared memory. `shared_memory`: the
     bytes that one program may have; large tiles need those of A100.
     """
     if rows <= FEW_ROWS * experts:
-        return Tiles(rows=16, gate_up_columns=32 if coded else 64, down_columns=64, warps=4, stages=4)
+        return Tiles(rows=16, gate_up_columns=32 if quantized else 64, down_columns=64, warps=4, stages=4)
     if rows <= SOME_ROWS * experts or shared_memory < AMPERE_SHARED_MEMORY:
         return Tiles(rows=64, gate_up_columns=64, down_columns=128, warps=4, stages=3)
-    return Tiles(rows=128, gate_up_columns=128, down_columns=128 if coded else 256, warps=8, stages=3)
+    return Tiles(rows=128, gate_up_columns=128, down_columns=128 if quantized else 256, warps=8, stages=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _weight(weight: torch.Tensor, scales: torch.Tensor | None, codes: ExpertCode
     return _Weight(tensors, constants)
 
 
-def multiplies(weight: CodedWeight) -> bool:
+def multiplies(weight: QuantizedWeight) -> bool:
     """Return True if the kernels know the codes of all experts: e4m3, or complete words with groups of such."""
     (part,) = weight.parts
     return part.column_groups is None and (part.codes.is_floating_point() or can_dequantize(weight))
@@ -261,12 +261,12 @@ class RoutedRows:
         self.x, self.experts = x, experts
         self.chosen, self.weights = chosen.contiguous(), weights.contiguous()
         self.num_experts, hidden = experts.count, experts.hidden
-        codes = experts.coded or (None, None)
+        codes = experts.quantized or (None, None)
         self._gate_up = _weight(experts.gate_up, experts.gate_up_scales, codes[0])
         self._down = _weight(experts.down, experts.down_scales, codes[1])
         self.intermediate = experts.intermediate
-        coded, shared = experts.coded is not None, shared_memory(x.device)
-        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts, coded=coded, shared_memory=shared)
+        quantized, shared = experts.quantized is not None, shared_memory(x.device)
+        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts, quantized=quantized, shared_memory=shared)
         self.groups = group_rows(self.chosen.view(-1), self.num_experts, cut.rows)
         self._tiles = (self.groups.order, self.groups.tiles, self.groups.num_tiles)
         self._sizes = {"HIDDEN": hidden, "INTERMEDIATE": self.intermediate, "TILE_ROWS": cut.rows}

@@ -21,8 +21,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, in_pieces, unpack
-from octavo_engine.kernels.quantized.coded_numbers import one_group, plane
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight, in_pieces, unpack
+from octavo_engine.kernels.quantized.quantized_numbers import one_group, plane
 
 TILE = 128
 """The columns of a tile."""
@@ -183,7 +183,7 @@ def dequantize_interleaved_kernel(
     tl.store(output + rows.to(tl.int64) * K + places, numbers, mask=rows < N)
 
 
-def dequantize_interleaved(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+def dequantize_interleaved(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """Return the numbers [out, in] of an interleaved weight in `dtype`, computed in float32."""
     output = torch.empty(weight.rows, weight.columns, dtype=dtype, device=weight.parts[0].codes.device)
     start, block_n = 0, 32
@@ -196,18 +196,18 @@ def dequantize_interleaved(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
     return output
 
 
-def arguments(part: CodedPart) -> tuple[Tensor, Tensor, Tensor | None]:
+def arguments(part: QuantizedPart) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return codes, scale and minimum of an interleaved part as kernels read them."""
     scale = part.scale.view(torch.int32) if part.minimum is None else part.scale
     return part.codes.view(torch.int16), scale, part.minimum
 
 
-def group_of(part: CodedPart) -> int:
+def group_of(part: QuantizedPart) -> int:
     """Return the number of columns that share a scale."""
     return part.columns if one_group(part) else part.group or part.columns
 
 
-def can_be_interleaved(weight: CodedWeight, dtype: torch.dtype) -> bool:
+def can_be_interleaved(weight: QuantizedWeight, dtype: torch.dtype) -> bool:
     """Return True if the kernels read such codes in this order, for activations in `dtype`; wait for the device.
 
     Rows must be complete tiles. Groups must be of complete tiles with scales that are exact in float16, as those of
@@ -216,7 +216,7 @@ def can_be_interleaved(weight: CodedWeight, dtype: torch.dtype) -> bool:
     return all(_can_be_interleaved(part, dtype) for part in weight.parts)
 
 
-def _can_be_interleaved(part: CodedPart, dtype: torch.dtype) -> bool:
+def _can_be_interleaved(part: QuantizedPart, dtype: torch.dtype) -> bool:
     halves = dtype in {torch.float16, torch.bfloat16}
     plain = part.codes.dtype == torch.uint8 and part.super_scale is None and part.column_groups is None
     if not (halves and plain and part.bits == 4 and part.columns % TILE == 0):
@@ -232,14 +232,14 @@ def _exact(values: Tensor, dtype: torch.dtype) -> bool:
     return bool((values.to(dtype).to(values.dtype) == values).all())
 
 
-def _zeros(part: CodedPart) -> Tensor:
+def _zeros(part: QuantizedPart) -> Tensor:
     """Return what is subtracted from codes, int32 [rows, groups] or of one number."""
     offset = torch.tensor([int(part.offset)], dtype=torch.int32, device=part.scale.device)
     return offset if part.zero is None else part.zero.to(torch.int32) + offset
 
 
 @torch.no_grad()
-def interleave(weight: CodedWeight) -> None:
+def interleave(weight: QuantizedWeight) -> None:
     """Put codes and scales into this order, in their memory, of a weight that `can_be_interleaved` and is not yet."""
     for part in weight.parts:
         part.codes.copy_(_in_tiles(part.codes).view(part.codes.shape))

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedPart
+from octavo_engine.kernels.cpu.quantized import QuantizedPart
 from octavo_engine.kernels.quantized.interleaved import (
     TILE,
     arguments,
@@ -101,7 +101,7 @@ def tiles_for(tokens: int, *, minimum: bool) -> Tiles:
     )
 
 
-def multiply_interleaved(output: Tensor, x: Tensor, part: CodedPart, bias: Tensor | None, *, adds: bool) -> None:
+def multiply_interleaved(output: Tensor, x: Tensor, part: QuantizedPart, bias: Tensor | None, *, adds: bool) -> None:
     """Write x [T, in] times an interleaved part [rows, in], transposed, into `output` [T, rows], or add it."""
     cut = tiles_for(len(x), minimum=part.minimum is not None)
     launch = partial(_launch, x, part, cut)
@@ -110,7 +110,7 @@ def multiply_interleaved(output: Tensor, x: Tensor, part: CodedPart, bias: Tenso
 
 def _launch(
     x: Tensor,
-    part: CodedPart,
+    part: QuantizedPart,
     cut: Tiles,
     target: Tensor,
     bias: Tensor | None,

@@ -13,9 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
-from octavo_engine.kernels.quantized.coded_linear import coded_linear
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight, unpack
 from octavo_engine.kernels.quantized.interleaved import can_be_interleaved, dequantize_interleaved, interleave
+from octavo_engine.kernels.quantized.quantized_linear import quantized_linear
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _MOST_DIFFERENCE = 0.03
 """Of the largest result. Products of bfloat16 numbers differ by 0.003 of it, and those of mixed-up codes by about 1."""
 
 
-def interleave_if_right(weight: CodedWeight, dtype: torch.dtype) -> None:
+def interleave_if_right(weight: QuantizedWeight, dtype: torch.dtype) -> None:
     """Interleave a weight for activations in `dtype`, if its parts can be and the device passes a trial of such."""
     if weight.interleaved or not can_be_interleaved(weight, dtype):
         return
@@ -61,28 +61,28 @@ def largest_difference(has_minimum: bool, dtype: torch.dtype, device: torch.devi
     random = torch.Generator(device).manual_seed(0)
     part = _part(has_minimum, device, rows, columns, random)
     numbers = _numbers(part)
-    weight = CodedWeight([part])
+    weight = QuantizedWeight([part])
     interleave(weight)
     found = [_relative(dequantize_interleaved(weight, dtype), numbers)]
     for tokens in _TOKENS:
         x = torch.randn(tokens, columns, generator=random, device=device).to(dtype)
-        found.append(_relative(coded_linear(x, weight, None, None), x.float() @ numbers.t()))
+        found.append(_relative(quantized_linear(x, weight, None, None), x.float() @ numbers.t()))
     return float(torch.stack(found).max())
 
 
-def _part(has_minimum: bool, device: torch.device, rows: int, columns: int, random: torch.Generator) -> CodedPart:
+def _part(has_minimum: bool, device: torch.device, rows: int, columns: int, random: torch.Generator) -> QuantizedPart:
     """Return codes as of AWQ, with zeros and groups of 128, or with minima and groups of 32."""
     group = 32 if has_minimum else 128
     codes = torch.randint(0, 256, (rows, columns // 2), generator=random, device=device).to(torch.uint8)
     scale = torch.rand(rows, columns // group, generator=random, device=device) * 0.01 + 0.001
     if has_minimum:
         scale = scale.bfloat16()
-        return CodedPart(codes=codes, scale=scale, bits=4, columns=columns, group=group, minimum=-7 * scale)
+        return QuantizedPart(codes=codes, scale=scale, bits=4, columns=columns, group=group, minimum=-7 * scale)
     zero = torch.randint(0, 16, scale.shape, generator=random, device=device).to(torch.uint8)
-    return CodedPart(codes=codes, scale=scale.half().float(), bits=4, columns=columns, group=group, zero=zero)
+    return QuantizedPart(codes=codes, scale=scale.half().float(), bits=4, columns=columns, group=group, zero=zero)
 
 
-def _numbers(part: CodedPart) -> Tensor:
+def _numbers(part: QuantizedPart) -> Tensor:
     """Return what the stored codes stand for, float32 [rows, columns]."""
     codes = unpack(part.codes, part.bits).view(len(part.codes), -1, part.group or 1).float()
     if part.zero is not None:

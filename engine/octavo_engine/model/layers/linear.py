@@ -76,16 +76,16 @@ class Linear(nn.Module):
 
     def dequantizes(self) -> bool:
         """Return True if products dequantize the weight, as this device has no kernel for it as it is stored."""
-        coded, weights = self.weights.coded, self.weights
+        quantized, weights = self.weights.quantized, self.weights
         if self.plain or weights.in_8_bits:
             return False
-        return coded is None or not self.options.compute.knows_codes(coded, weights.dtype)
+        return quantized is None or not self.options.compute.knows_codes(quantized, weights.dtype)
 
     def for_kernels(self) -> LinearWeights | None:
         """Return the weights for kernels that compute whole layers; None: the kernels do not support such a weight."""
-        coded = self.weights.coded
-        if coded is not None and coded.known_to_kernels and coded.column_order is None:
-            return LinearWeights(coded, self.bias)
+        quantized = self.weights.quantized
+        if quantized is not None and quantized.known_to_kernels and quantized.column_order is None:
+            return LinearWeights(quantized, self.bias)
         return LinearWeights(self.weight, self.bias) if self.plain else None
 
     @property
@@ -117,9 +117,9 @@ class Linear(nn.Module):
         return self._multiply(x, None)
 
     def _multiply(self, x: Tensor | Quantized, addend: Tensor | None) -> Tensor:
-        coded, compute, product = self.weights.coded, self.options.compute, None
-        if coded is not None:
-            product = compute.coded(cast("Tensor", x), coded, self.bias, addend)
+        quantized, compute, product = self.weights.quantized, self.options.compute, None
+        if quantized is not None:
+            product = compute.quantized(cast("Tensor", x), quantized, self.bias, addend)
         if product is None:
             product = self.method.apply(self.weights, x, self.bias, addend, compute)
         return product if self.lora is None else self.lora.add_to(product, cast("Tensor", x))

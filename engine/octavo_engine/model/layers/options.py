@@ -65,8 +65,8 @@ class LayerOptions:
             if method is None:
                 continue
             create = partial(method.create, shape, self.dtype, fp8_products=False)
-            coded = create(device=torch.device("meta")).coded
-            if coded is not None and coded.known_to_kernels:
+            quantized = create(device=torch.device("meta")).quantized
+            if quantized is not None and quantized.known_to_kernels:
                 return method, create(device=self.device)
         return stored, UNQUANTIZED.create(shape, self.dtype, self.device, fp8_products=False)
 

@@ -12,31 +12,31 @@ from dataclasses import replace
 
 import torch
 
-from octavo_engine.kernels.cpu.coded import CodedWeight, in_pieces, pack, unpack
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight, in_pieces, pack, unpack
 from octavo_engine.model.quantization.linear_method import Weights
 
 
 @torch.no_grad()
-def sort_columns(weights: Weights, knows_codes: Callable[[CodedWeight, torch.dtype], bool]) -> None:
+def sort_columns(weights: Weights, knows_codes: Callable[[QuantizedWeight, torch.dtype], bool]) -> None:
     """Sort the columns of a weight with act-order; its `column_groups` then begin with the order of the input's.
 
     Its linear method, which dequantizes what was loaded, can no longer be used for it. So nothing changes unless the
     device `knows_codes` in plain groups of this size; nor where projections have different orders, or where sorted
     columns are not complete groups, such as those of a rank that has only some of the columns.
     """
-    groups, coded = weights.column_groups, weights.coded
-    if groups is None or coded is None:
+    groups, quantized = weights.column_groups, weights.quantized
+    if groups is None or quantized is None:
         return
-    (part,) = coded.parts
+    (part,) = quantized.parts
     order = groups[0].argsort(stable=True)
     plain = torch.arange(part.columns, device=groups.device) // (part.group or part.columns)
     if not bool((groups[:, order] == plain).all()):
         return
-    ordered = CodedWeight([replace(part, column_groups=None, sections=())], column_order=groups[0])
+    ordered = QuantizedWeight([replace(part, column_groups=None, sections=())], column_order=groups[0])
     if not knows_codes(ordered, weights.dtype):
         return
     for rows in in_pieces(len(part.codes), part.columns):
         codes = part.codes[rows]
         codes.copy_(pack(unpack(codes, part.bits)[:, order], part.bits))
     groups[0] = order
-    weights.coded = ordered
+    weights.quantized = ordered

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.cpu.coded import unpack
+from octavo_engine.kernels.cpu.quantized import unpack
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, ignored, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import FP8

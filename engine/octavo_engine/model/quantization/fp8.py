@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint.tensors import FLOATS, CheckpointTensor, Fill, Piece, Rows, Span, plain, write
 from octavo_engine.model.fields import Fields
@@ -98,7 +98,7 @@ class FP8Scheme:
             in_8_bits=in_8_bits,
             leaves_residual=allowed and dtype != torch.float32,
         )
-        weights.coded = None if in_8_bits else self._codes(weights, shape.columns)
+        weights.quantized = None if in_8_bits else self._codes(weights, shape.columns)
         return weights
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
@@ -151,14 +151,16 @@ class FP8Scheme:
         shape, types = (end - before, columns.total), _POWERS if self.scales_in_powers else _SCALES
         return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=types, squeezed=True, at_once=True)
 
-    def _codes(self, weights: Weights, columns: Span) -> CodedWeight | None:
+    def _codes(self, weights: Weights, columns: Span) -> QuantizedWeight | None:
         """Return a weight that is not multiplied in 8 bits for Triton kernels; None where ranks' columns are not
         complete blocks, even if this rank's begin with one, as the first rank's memory is planned for all."""
         group, end = self.block[1] if self.granularity == "block" else None, columns.start + columns.size
         if group is not None and (columns.start % group or (end % group and end < columns.total)):
             return None
         scale = cast("Tensor", weights.scale)
-        return CodedWeight([CodedPart(codes=weights.weight, scale=scale, bits=8, columns=columns.size, group=group)])
+        return QuantizedWeight(
+            [QuantizedPart(codes=weights.weight, scale=scale, bits=8, columns=columns.size, group=group)]
+        )
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """Return the scaling of inputs: by token, by blocks of columns, or by the checkpoint's scale."""

@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, pack, unpack
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight, pack, unpack
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import in_parts
@@ -233,7 +233,7 @@ class GGUFBlocks(WeightOnly):
             parts=shape.parts,
             dtype=dtype,
         )
-        part = CodedPart(
+        part = QuantizedPart(
             codes=weights.weight,
             scale=cast("Tensor", weights.scale),
             bits=form.bits,
@@ -244,7 +244,7 @@ class GGUFBlocks(WeightOnly):
             super_minimum=weights.super_minimum,
             offset=form.offset,
         )
-        weights.coded = CodedWeight([part])
+        weights.quantized = QuantizedWeight([part])
         return weights
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:

@@ -2,7 +2,7 @@
 
 A number is (code - zero) times a scale that some columns of a row share; or a table's number for the code times the
 scale; or code times scale plus a minimum. A byte has two codes of 4 bits, the first one in the lower half. Products
-dequantize the weight, which is the reference for kernels that multiply codes (`Weights.coded`).
+dequantize the weight, which is the reference for kernels that multiply codes (`Weights.quantized`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight, unpack
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight, unpack
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.pieces import PIECE_BYTES, dequantize_rows, piece_size
@@ -105,14 +105,14 @@ class Grouped(WeightOnly):
             parts=shape.parts,
             dtype=dtype,
         )
-        weights.coded = self._coded(weights, columns)
+        weights.quantized = self._quantized(weights, columns)
         return weights
 
-    def _coded(self, weights: Weights, columns: int) -> CodedWeight | None:
+    def _quantized(self, weights: Weights, columns: int) -> QuantizedWeight | None:
         """Return the weight for kernels that multiply codes; None where it has a table, which none of them reads."""
         if self.table is not None:
             return None
-        part = CodedPart(
+        part = QuantizedPart(
             codes=weights.weight,
             scale=cast("Tensor", weights.scale),
             bits=self.bits,
@@ -124,7 +124,7 @@ class Grouped(WeightOnly):
             column_groups=weights.column_groups,
             sections=weights.parts if self.act_order else (),
         )
-        return CodedWeight([part])
+        return QuantizedWeight([part])
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """Yield the tensors that the format's own function gives."""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import pack
+from octavo_engine.kernels.cpu.quantized import pack
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, plain
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8

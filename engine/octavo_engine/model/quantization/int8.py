@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
@@ -52,8 +52,8 @@ class INT8(WeightOnly):
         columns = shape.columns.size
         values = parameter(shape.rows, columns, dtype=torch.int8, device=device)
         scale = parameter(shape.rows, 1, dtype=torch.float32, device=device)
-        coded = CodedWeight([CodedPart(codes=values, scale=scale, bits=8, columns=columns, group=None)])
-        return Weights(values, scale, coded=coded, dtype=dtype)
+        quantized = QuantizedWeight([QuantizedPart(codes=values, scale=scale, bits=8, columns=columns, group=None)])
+        return Weights(values, scale, quantized=quantized, dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """Yield a weight to quantize, or values with a scale for each row."""

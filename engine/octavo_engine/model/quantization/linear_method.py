@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span
 
@@ -43,7 +43,7 @@ class Weights:
     """The rows of each projection, where a method treats them differently."""
     input_scale: nn.Parameter | None = None
     """The checkpoint's static scale of the input, float32 [1]."""
-    coded: CodedWeight | None = None
+    quantized: QuantizedWeight | None = None
     """The same memory as kernels that multiply codes read it, if the numbers are codes with scales. Where there are
     such kernels they compute the products instead of the method."""
     first_column: int = 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.cpu.coded import pack
+from octavo_engine.kernels.cpu.quantized import pack
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Fill, Piece, Rows, Span, plain, write
 from octavo_engine.model.quantization.grouped import WORD_BITS, Grouped, codes_of_words
 from octavo_engine.model.quantization.linear_method import Projection, Weights

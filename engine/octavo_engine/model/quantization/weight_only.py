@@ -15,7 +15,7 @@ from octavo_engine.model.quantization.linear_method import Products, Weights
 class WeightOnly(ABC):
     """A linear method (`LinearMethod`) that multiplies with the dequantized weight.
 
-    It is the reference for kernels that multiply the stored weight (`Weights.coded`). It cannot be used for weights
+    It is the reference for kernels that multiply the stored weight (`Weights.quantized`). It cannot be used for weights
     that these kernels have interleaved, or whose columns were sorted for them (act_order.py).
     """
 

@@ -345,10 +345,10 @@ def test_where_kernels_multiply_mxfp4_experts_stay_as_they_are_stored(
         monkeypatch.setattr(device_support, "triton_runs_on", lambda _: kept)
         return footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, shard))
 
-    for coded, plain in zip(loaded(kept=True).mixtures(), loaded(kept=False).mixtures(), strict=True):
+    for quantized, plain in zip(loaded(kept=True).mixtures(), loaded(kept=False).mixtures(), strict=True):
         for codes, scales, numbers in (
-            (coded.gate_up, coded.gate_up_scales, plain.gate_up),
-            (coded.down, coded.down_scales, plain.down),
+            (quantized.gate_up, quantized.gate_up_scales, plain.gate_up),
+            (quantized.down, quantized.down_scales, plain.down),
         ):
             assert (codes.dtype, scales.dtype) == (torch.uint8, torch.uint8)
             table = torch.tensor(E2M1)

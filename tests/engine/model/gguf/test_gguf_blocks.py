@@ -63,12 +63,12 @@ def test_the_numbers_are_exactly_the_librarys(kernels: CPUKernels, kind: str) ->
         piece.put(torch.from_numpy(raw))
     exact = torch.from_numpy(gguf.quants.dequantize(raw, Kind[kind]))
     assert torch.equal(method.dequantized(weights, F32), exact)
-    assert weights.coded is not None and weights.coded.known_to_kernels
-    assert torch.equal(kernels.dequantize(weights.coded, F32), exact)
+    assert weights.quantized is not None and weights.quantized.known_to_kernels
+    assert torch.equal(kernels.dequantize(weights.quantized, F32), exact)
     for dtype in (F32, BF16):
         x = torch.randn(5, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
         wanted, size = x.double() @ exact.double().T, x.double().abs() @ exact.double().abs().T
-        found = kernels.coded_linear(x, weights.coded).double()
+        found = kernels.quantized_linear(x, weights.quantized).double()
         assert bool(((found - wanted).abs() <= wanted.abs() * torch.finfo(dtype).eps + size * 1e-5).all())
 
 
@@ -130,7 +130,11 @@ def test_embedding_and_head_stay_in_blocks(
     path = write_gguf(model, tmp_path / "model.gguf", Kind.Q8_0)
     kept, exact = load(path, "gguf", BF16), load(path, None)
     tokens, head = kept.input.tokens, kept.head
-    assert tokens.coded is not None and head.coded is not None and (tokens.coded is head.coded) == (not kinds)
+    assert (
+        tokens.quantized is not None
+        and head.quantized is not None
+        and (tokens.quantized is head.quantized) == (not kinds)
+    )
     assert tokens.method.name == f"gguf {kinds.get('token_embd.weight', 'Q8_0')}"
     ids = torch.tensor([0, 130, 7, 7, 16])
     assert torch.equal(tokens(ids), exact.input.tokens(ids).to(BF16))
@@ -173,7 +177,7 @@ def test_the_demos_file_takes_its_own_bytes(tmp_path: Path) -> None:
     planned = footprint.weight_bytes(make_blueprint(spec, BF16, Shard()))
     loaded = load_model(files, spec, CPU, BF16, lambda *_: None)
     assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
-    assert loaded.head.weights.weight.dtype == torch.int8 and loaded.head.coded.interleaved
+    assert loaded.head.weights.weight.dtype == torch.int8 and loaded.head.quantized.interleaved
     assert footprint.checkpoint_bytes(files) is not None
     stored = sum(
         tensor.num_bytes

@@ -59,8 +59,8 @@ def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: P
         found.append(Stepper(decoder).step([(Sequence(TOKENS), len(TOKENS))])[0])
         kept = {linear.method.name for linear in decoder.linears()} - {"none"}
         assert ("gguf Q8_0" in kept) == (flag is not None)
-        experts = flag is not None and decoder.compute.coded_vocabulary is not None
-        assert all((mixture.coded is not None) == experts for mixture in decoder.mixtures())
+        experts = flag is not None and decoder.compute.quantized_vocabulary is not None
+        assert all((mixture.quantized is not None) == experts for mixture in decoder.mixtures())
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 

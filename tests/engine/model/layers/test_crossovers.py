@@ -78,8 +78,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """The arguments of all measurements, each of which finds one more token."""
     calls: list[tuple[object, ...]] = []
 
-    def found(*given: object, coded: bool) -> Crossovers:
-        calls.append((*given, coded))
+    def found(*given: object, quantized: bool) -> Crossovers:
+        calls.append((*given, quantized))
         return Crossovers(codes=TOKENS[len(calls)])
 
     monkeypatch.setattr(measuring, "measure", found)
@@ -89,7 +89,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 def as_a_new_process(**changes: object) -> Crossovers:
     measured_crossovers.cache_clear()
     try:
-        given = {"kernels": None, "path": "kernels", "dtype": BF16, "coded": True, **changes}
+        given = {"kernels": None, "path": "kernels", "dtype": BF16, "quantized": True, **changes}
         return measured_crossovers(**given)
     finally:
         measured_crossovers.cache_clear()
@@ -114,7 +114,7 @@ def test_what_is_measured_is_kept_for_this_cpu(
     assert len(measured) == len(list(folder.iterdir())) == 1
     assert as_a_new_process(dtype=torch.float32) != first
     assert as_a_new_process(path="kernels and float32") != first
-    assert as_a_new_process(path="kernels and float32", coded=False) != first
+    assert as_a_new_process(path="kernels and float32", quantized=False) != first
     monkeypatch.setattr(measuring, "cpu_model", lambda: "another")
     assert as_a_new_process() != first
     assert len(measured) == 5
@@ -122,7 +122,7 @@ def test_what_is_measured_is_kept_for_this_cpu(
 
 @pytest.mark.parametrize("path", ["torch", "kernels"])
 def test_nothing_is_measured_where_there_is_one_way(measured: list[tuple[object, ...]], path: str) -> None:
-    assert as_a_new_process(path=path, coded=False) == Crossovers()
+    assert as_a_new_process(path=path, quantized=False) == Crossovers()
     assert not measured
 
 
@@ -165,9 +165,9 @@ def test_each_path_measures_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> No
     threads, kernels = torch.get_num_threads(), cpu_kernels()
     counts = {}
     for path in ("torch", "torch in float32"):
-        counts[path] = [measure(None, path, BF16, coded=True), len(asked)]
+        counts[path] = [measure(None, path, BF16, quantized=True), len(asked)]
     for path in ("kernels", "kernels and float32"):
-        counts[path] = [measure(kernels, path, BF16, coded=coded) for coded in (False, True)] + [len(asked)]
+        counts[path] = [measure(kernels, path, BF16, quantized=quantized) for quantized in (False, True)] + [len(asked)]
     none = Crossovers(codes=None, interleaved=None)
     assert counts == {
         "torch": [Crossovers(), 0],
@@ -189,4 +189,4 @@ def test_the_ways_that_are_measured_compute_the_same(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(measuring, "crossover", compared)
     monkeypatch.setattr(measuring, "_ROWS", 64)
-    assert measure(cpu_kernels(), "kernels and float32", BF16, coded=True) == Crossovers(0, 0, kernels=0)
+    assert measure(cpu_kernels(), "kernels and float32", BF16, quantized=True) == Crossovers(0, 0, kernels=0)

@@ -120,7 +120,7 @@ def test_the_same_bits_with_adapters(decoder, monkeypatch):
     assert torch.equal(together, logits(decoder, step))
 
 
-def load_coded(
+def load_quantized(
     checkpoint: Any, by: CPUKernels, quantization: Quantization, crossovers: Crossovers | None = None
 ) -> Decoder:
     """The model of `checkpoint`, quantized while it is loaded, in bfloat16 and by one instruction set's kernels."""
@@ -146,7 +146,7 @@ MIXED = Quantization(
 def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):  # noqa: F811
     """Codes are multiplied as they are or by tiles here: other weights are decoded layer by layer."""
     model = reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True)
-    decoder = load_coded(save(model, tmp_path), kernels, quantization)
+    decoder = load_quantized(save(model, tmp_path), kernels, quantization)
     calls, called = [], CPULayers.__call__
     monkeypatch.setattr(CPULayers, "__call__", lambda self, *x, **how: (calls.append(1), called(self, *x, **how))[1])
     compute = decoder.compute
@@ -162,7 +162,7 @@ def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):
 @needs_kernels
 def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monkeypatch):
     checkpoint = save(reference_model(**SIZES, intermediate_size=192), tmp_path)
-    decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"], Crossovers(interleaved=128)), []
+    decoder, alone = load_quantized(checkpoint, cpu_kernels(), ONLINE["int4"], Crossovers(interleaved=128)), []
     monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])
     for tokens in (1, 128, 129):
         logits(decoder, [(tokens, tokens)])
@@ -172,12 +172,14 @@ def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monk
 @needs_kernels
 def test_a_weight_that_no_kernel_knows_leaves_the_kernels(tmp_path, monkeypatch):
     """The weight says which groups of columns the kernels know, as the spec does not."""
-    decoder = load_coded(save(reference_model(**SIZES, intermediate_size=192), tmp_path), cpu_kernels(), ONLINE["int4"])
+    decoder = load_quantized(
+        save(reference_model(**SIZES, intermediate_size=192), tmp_path), cpu_kernels(), ONLINE["int4"]
+    )
     step = STEPS["one token"]
     known = logits(decoder, step)
     monkeypatch.setattr(CPULayers, "__call__", lambda *_, **__: pytest.fail("fused"))
-    cpu_kernels().interleave(decoder.linears()[3].weights.coded, back=True)
-    decoder.linears()[3].weights.coded = None
+    cpu_kernels().interleave(decoder.linears()[3].weights.quantized, back=True)
+    decoder.linears()[3].weights.quantized = None
     difference = logits(decoder, step) - known
     assert difference.norm() < 0.1 * known.norm()
 

@@ -84,7 +84,7 @@ def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear) and scheme is not None:
-            linear.weights.in_8_bits, linear.weights.coded = True, None  # as on a GPU that multiplies in FP8
+            linear.weights.in_8_bits, linear.weights.quantized = True, None  # as on a GPU that multiplies in FP8
     one, zero = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
     inputs = StepInputs(zero, zero, torch.tensor([0, 1]).int(), one, (one[None],), (zero,), zero, (1,), (1,))
     caches = backend.allocate(spec.kv_groups[0], 2, 16, torch.bfloat16, CPU)
@@ -123,12 +123,12 @@ def test_in_fp8_it_is_one_more(scheme: FP8Scheme, product: str, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("method", "product", "dequantize"),
     [
-        (INT8(online=True), "coded_linear_kernel", "dequantize_kernel"),
+        (INT8(online=True), "quantized_linear_kernel", "dequantize_kernel"),
         (ONLINE["int4"].default, "interleaved_linear_kernel", "dequantize_interleaved_kernel"),
     ],
     ids=["int8", "int4"],
 )
-def test_coded_weights_are_multiplied_as_they_are_and_decoded_for_many_tokens(
+def test_quantized_weights_are_multiplied_as_they_are_and_decoded_for_many_tokens(
     method: LinearMethod, product: str, dequantize: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = LayerOptions(Collectives(Shard()), triton_compute(), torch.bfloat16, CPU, LLAMA_NAMES)

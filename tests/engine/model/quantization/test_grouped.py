@@ -107,14 +107,14 @@ def test_a_product_takes_the_memory_that_is_planned(tmp_path):
     for name in ("gptq", "gptq_act_order", "nf4", "nvfp4"):
         save_grouped(tmp_path / name, name, **sizes)
         for linear in linears(load(tmp_path / name, dtype=torch.bfloat16)):
-            coded = linear.weights.coded
-            if coded is not None and coded.column_order is not None:
+            quantized = linear.weights.quantized
+            if quantized is not None and quantized.column_order is not None:
                 # Kernels make 8 bits of inputs, beside their copy in the order of the columns.
                 copied = memory_of_products(linear, 40)
-                coded.column_order = None
+                quantized.column_order = None
                 copied -= memory_of_products(linear, 40)
                 assert 0 < copied <= 40 * (linear.quantized_input_bytes(0) - linear.columns.size)
-            linear.weights.coded = None  # no kernel multiplies it as it is
+            linear.weights.quantized = None  # no kernel multiplies it as it is
             if linear.column_groups is not None:  # no longer groups, where columns were sorted for kernels
                 linear.column_groups.zero_()
             assert 0.3 * linear.scratch_bytes < memory_of_products(linear, 1) <= linear.scratch_bytes + 4096

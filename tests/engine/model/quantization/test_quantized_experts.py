@@ -20,7 +20,7 @@ from torch import Tensor
 
 from octavo_engine.engine.startup.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.kernels.experts.experts import ExpertCodes, Experts
 from octavo_engine.kernels.experts.moe import multiplies
 from octavo_engine.model import footprint
@@ -70,7 +70,7 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(
         dequantizing, plain = load(packed), load(exact)
     torch.testing.assert_close(logits_of(dequantizing), logits_of(plain), rtol=1e-5, atol=1e-5)
     assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in dequantizing.mixtures())
-    kept = name in KEPT and decoder.compute.coded_vocabulary is not None
+    kept = name in KEPT and decoder.compute.quantized_vocabulary is not None
     stored = decoder.spec.quantization.name
     assert logged == ([] if kept else [f"experts in {stored} were dequantized while they were loaded"])
     dtypes = {weight.dtype for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)}
@@ -97,7 +97,7 @@ def test_experts_in_codes_give_what_dequantized_ones_do(name: str, tmp_path: Pat
     """As they are served, in bfloat16 with activations in 8 bits; each expert's memory is put in order by itself."""
     packed, exact = save_pair(tmp_path, name)
     decoder, wanted = load(packed, dtype=torch.bfloat16), logits_of(load(exact))
-    assert all(each.interleaved for mixture in decoder.mixtures() for one in mixture.coded for each in one.each)
+    assert all(each.interleaved for mixture in decoder.mixtures() for one in mixture.quantized for each in one.each)
     found = logits_of(decoder).float()
     assert (found - wanted).norm() < 0.05 * wanted.norm()
     plain = read_spec(ModelFiles("test", directory=exact))
@@ -124,9 +124,9 @@ def test_memory_for_triton_kernels_has_the_numbers_of_the_checkpoint(
     plain = load(exact, ranks=ranks)
     monkeypatch.setattr(device_support, "triton_runs_on", lambda _: True)
     kept = load(packed, ranks=ranks)
-    for coded, whole in zip(kept.mixtures(), plain.mixtures(), strict=True):
-        assert coded.dequantized_from() == set()
-        for experts, numbers in zip(coded.coded, (whole.gate_up, whole.down), strict=True):
+    for quantized, whole in zip(kept.mixtures(), plain.mixtures(), strict=True):
+        assert quantized.dequantized_from() == set()
+        for experts, numbers in zip(quantized.quantized, (whole.gate_up, whole.down), strict=True):
             assert multiplies(experts.codes.every)
             found = experts.method.dequantized(experts.weights, torch.float32)
             torch.testing.assert_close(found, numbers.flatten(0, 1), rtol=1e-5, atol=1e-6)
@@ -153,9 +153,11 @@ def test_many_tokens_are_left_to_pytorch_in_the_layers_without_codes_alone(monke
     compute = triton_compute.TritonExperts()
     compute._many = lambda *_: x
     plain = Experts(torch.zeros(1, 16, 8), torch.zeros(1, 8, 8))
-    part = CodedPart(codes=torch.zeros(8, 8, dtype=torch.int8), scale=torch.ones(8, 1), bits=8, columns=8, group=None)
-    codes = ExpertCodes(CodedWeight([part]), 1, ())
-    found = [compute(x, each, x, x) for each in (plain, replace(plain, coded=(codes, codes)))]
+    part = QuantizedPart(
+        codes=torch.zeros(8, 8, dtype=torch.int8), scale=torch.ones(8, 1), bits=8, columns=8, group=None
+    )
+    codes = ExpertCodes(QuantizedWeight([part]), 1, ())
+    found = [compute(x, each, x, x) for each in (plain, replace(plain, quantized=(codes, codes)))]
     assert found[0] is x and found[1] is ours
 
 
@@ -253,7 +255,7 @@ def test_quantized_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
 def test_experts_are_quantized_while_they_are_loaded_on_cpus(tmp_path: Path) -> None:
     directory = save(reference_model("Qwen3Moe", **SIZES, num_experts=4), tmp_path)
     whole, decoder = load(directory), load(directory, "int8")
-    assert {each.method.name for mixture in decoder.mixtures() for each in mixture.coded} == {"int8"}
+    assert {each.method.name for mixture in decoder.mixtures() for each in mixture.quantized} == {"int8"}
     assert (logits_of(decoder) - logits_of(whole)).norm() < 0.1 * logits_of(whole).norm()
 
 
@@ -268,8 +270,8 @@ def test_experts_are_quantized_while_they_are_loaded_for_triton(
     whole = load(directory)
     monkeypatch.setattr(device_support, "triton_runs_on", lambda _: True)
     for name, error, share in (("fp8", 0.03, 0.6), ("int8", 0.01, 0.6), ("int4", 0.08, 0.4)):
-        for coded, plain in zip(load(directory, name).mixtures(), whole.mixtures(), strict=True):
-            for experts, numbers in zip(coded.coded, (plain.gate_up, plain.down), strict=True):
+        for quantized, plain in zip(load(directory, name).mixtures(), whole.mixtures(), strict=True):
+            for experts, numbers in zip(quantized.quantized, (plain.gate_up, plain.down), strict=True):
                 found = experts.method.dequantized(experts.weights, torch.float32)
                 assert 0 < (found - numbers.flatten(0, 1)).norm() < error * numbers.norm()
         blueprint = make_blueprint(quantized_online(spec, name), torch.bfloat16, Shard(), ON_GPU, fp8_products=True)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.model.checkpoint.tensors import (
     CheckpointTensor,
     Piece,
@@ -25,7 +25,7 @@ from octavo_engine.model.layers.affine import Affine
 from octavo_engine.model.layers.embeddings.positions import PositionTable
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
-from octavo_engine.model.layers.operations.products import CodedVocabulary
+from octavo_engine.model.layers.operations.products import QuantizedVocabulary
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.dequantized import check_ends, dequantized_tensors
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, Weights
@@ -71,15 +71,15 @@ class VocabularyWeight(nn.Module):
         self.weight = self.weights.weight
 
     @property
-    def coded(self) -> CodedWeight | None:
+    def quantized(self) -> QuantizedWeight | None:
         """The weight if its codes are kept; None: the weight is in the dtype of the products."""
-        return self.weights.coded
+        return self.weights.quantized
 
     def stored(self) -> Iterator[CheckpointTensor]:
         """Yield the weight's tensors in a checkpoint."""
         name, method = self.name, self.method
         own = replace(self.tokens, total=self.tokens.total + self.unread)
-        if self.coded is None:
+        if self.quantized is None:
             yield from dequantized_tensors(method, name, self.weight[: own.size], own, self.columns)
             return
         check_ends(own, method.row_alignment)
@@ -182,9 +182,9 @@ class Embedding(VocabularyWeight):
 
     def _own(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings [T, hidden] of the tokens in this rank's part of the vocabulary, zeros for others."""
-        if self.coded is not None:
-            kept = cast("CodedVocabulary", self.options.compute.coded_vocabulary)
-            return kept.embeddings(token_ids - self.tokens.start, self.coded, self.options.dtype)
+        if self.quantized is not None:
+            kept = cast("QuantizedVocabulary", self.options.compute.quantized_vocabulary)
+            return kept.embeddings(token_ids - self.tokens.start, self.quantized, self.options.dtype)
         if self.options.ranks.alone:
             return F.embedding(token_ids, self.weight)
         places = token_ids - self.tokens.start
@@ -254,7 +254,7 @@ class Head(VocabularyWeight):
     def _logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the logits [R, vocab part] of this rank's part of the vocabulary."""
         scale, softcap = self.spec.scale, self.spec.softcap
-        weight = self.weight if self.coded is None else self.coded
+        weight = self.weight if self.quantized is None else self.quantized
         return self.options.compute.logits(hidden, weight, out, bias=self.bias, scale=scale, softcap=softcap)
 
     def tensors(self) -> Iterator[CheckpointTensor]:

@@ -23,8 +23,8 @@ from octavo_engine.model.checkpoint.tensors import (
     vector_of_first_rank,
 )
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters, ExpertLora
-from octavo_engine.model.layers.experts.coded_experts import CodedPair, ExpertShape, kept_experts
 from octavo_engine.model.layers.experts.latent_router import LatentRouter
+from octavo_engine.model.layers.experts.quantized_experts import ExpertShape, QuantizedPair, kept_experts
 from octavo_engine.model.layers.experts.router import choose
 from octavo_engine.model.layers.experts.shared_expert import SharedExpert
 from octavo_engine.model.layers.experts.stored_experts import StoredExperts
@@ -93,10 +93,10 @@ class MoE(nn.Module):
         count, device = self.spec.num_experts, self.options.device
         shapes = [(count, *shape) for shape in self.weight_shapes]
         self.gate_up_scales = self.down_scales = None
-        self.coded = self._coded()
-        self.coded_parts = nn.ModuleList(self.coded or ())  # registers their parameters
-        if self.coded is not None:
-            self.gate_up, self.down = (each.weights.weight for each in self.coded)
+        self.quantized = self._quantized()
+        self.quantized_parts = nn.ModuleList(self.quantized or ())  # registers their parameters
+        if self.quantized is not None:
+            self.gate_up, self.down = (each.weights.weight for each in self.quantized)
         elif (method := self._kept_as_stored()) is None:
             self.gate_up, self.down = (self._memory(*shape) for shape in shapes)
         else:
@@ -128,7 +128,7 @@ class MoE(nn.Module):
             gated=spec.gated,
             gate_up_scales=self.gate_up_scales,
             down_scales=self.down_scales,
-            coded=None if self.coded is None else (self.coded[0].codes, self.coded[1].codes),
+            quantized=None if self.quantized is None else (self.quantized[0].codes, self.quantized[1].codes),
         )
 
     def _kept_as_stored(self) -> MXFP4 | None:
@@ -141,7 +141,7 @@ class MoE(nn.Module):
         """Whether gates are activated by SiLU and not changed after that."""
         return self.spec.activation in {"silu", "swish"} and self.spec.activated_limit is None
 
-    def _coded(self) -> CodedPair | None:
+    def _quantized(self) -> QuantizedPair | None:
         """Return the memory of experts that stay in 4 or 8 bits; None: experts are dequantized."""
         *gate_up, down = self._expert_names()
         first = ExpertShape((self.inner,) * len(gate_up), self.width)
@@ -155,7 +155,7 @@ class MoE(nn.Module):
 
     def dequantized_from(self) -> set[str]:
         """Return the schemes in which the checkpoint has experts that were dequantized while they were loaded."""
-        if self.coded is not None or self.gate_up_scales is not None:
+        if self.quantized is not None or self.gate_up_scales is not None:
             return set()
         if self.spec.quantization is not None:
             return {self.spec.quantization.name}
@@ -298,7 +298,9 @@ class MoE(nn.Module):
             yield from self.latent_in.tensors(names.of_layer("latent_in", layer))
             yield from self.latent_out.tensors(names.of_layer("latent_out", layer))
         gate, up, down = (names.of_layer(f"expert_{role}", layer) for role in ("gate", "up", "down"))
-        stored = StoredExperts(self.spec, self.options, self.experts, self.coded, self.hidden, self.width, self.inner)
+        stored = StoredExperts(
+            self.spec, self.options, self.experts, self.quantized, self.hidden, self.width, self.inner
+        )
         yield from stored.tensors(gate, up, down)
 
     def _router_tensors(self) -> Iterator[CheckpointTensor]:
@@ -348,7 +350,7 @@ class MoE(nn.Module):
         if not self.options.support.experts_in_turn:
             return 0
         size = self.options.dtype.itemsize
-        decoded = 0 if self.coded is None else max(rows * columns for rows, columns in self.weight_shapes) * size
+        decoded = 0 if self.quantized is None else max(rows * columns for rows, columns in self.weight_shapes) * size
         hidden, inner = self.hidden.size, self.inner.size
         return decoded + ROWS_TOGETHER * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
 

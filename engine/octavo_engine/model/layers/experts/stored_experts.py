@@ -22,7 +22,7 @@ from octavo_engine.model.checkpoint.tensors import (
     unsharded,
     vector_of_first_rank,
 )
-from octavo_engine.model.layers.experts.coded_experts import CodedPair
+from octavo_engine.model.layers.experts.quantized_experts import QuantizedPair
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.dequantized import dequantized_tensors
 from octavo_engine.model.spec import MoESpec
@@ -35,7 +35,7 @@ class StoredExperts:
     spec: MoESpec
     options: LayerOptions
     memory: Experts
-    coded: CodedPair | None
+    quantized: QuantizedPair | None
     """The memory of experts whose weights stay in codes; None: `memory` has all weights."""
     hidden: Span
     width: Span
@@ -60,9 +60,9 @@ class StoredExperts:
 
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         size, names = self.inner.size, (gate, up) if self.spec.gated else (up,)
-        if self.coded is not None:
-            yield from self.coded[0].tensors(expert, names)
-            yield from self.coded[1].tensors(expert, [down])
+        if self.quantized is not None:
+            yield from self.quantized[0].tensors(expert, names)
+            yield from self.quantized[1].tensors(expert, [down])
         else:
             stored_by, targets = self.options.stored_by, torch.split(self.memory.gate_up[expert], size)
             pairs = zip(names, targets, strict=True)

@@ -15,8 +15,8 @@ from octavo_engine.model.layers.operations.measured_crossovers import measured_c
 from octavo_engine.model.layers.operations.paths import Path, choose_path
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise
 from octavo_engine.model.layers.operations.products import (
-    CodedVocabulary,
-    KernelCodedProduct,
+    KernelQuantizedProduct,
+    QuantizedVocabulary,
     by_tokens,
     kernel_gated_product,
     kernel_interleaving,
@@ -59,8 +59,10 @@ def _cpu_compute(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, measures:
     features = cpu_features()
     kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
     path = choose_path(features, dtype, has_kernels=kernels is not None)
-    coded = spec.quantization is not None
-    crossovers = measured_crossovers(kernels, path, dtype, coded=coded) if measures else Crossovers.usual(features)
+    quantized = spec.quantization is not None
+    crossovers = (
+        measured_crossovers(kernels, path, dtype, quantized=quantized) if measures else Crossovers.usual(features)
+    )
     if kernels is None:
         return torch_compute(path, crossovers)
     known = shard.size == 1 and dtype == torch.bfloat16 and kernels_know(spec)
@@ -102,7 +104,7 @@ def kernel_compute(
     if path == "kernels and float32":
         most_tokens = crossovers.kernels
         product = by_tokens(product, most_tokens, wide_product)
-    coded_product = KernelCodedProduct(kernels, crossovers, product)
+    quantized_product = KernelQuantizedProduct(kernels, crossovers, product)
     runner: LayerRunner = one_by_one
     if fused is not None and fused.norm is not None:
         runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, crossovers, most_tokens)
@@ -110,10 +112,10 @@ def kernel_compute(
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),
         logits_product=kernel_logits(kernels),
-        coded_product=coded_product,
-        coded_vocabulary=CodedVocabulary(kernels),
+        quantized_product=quantized_product,
+        quantized_vocabulary=QuantizedVocabulary(kernels),
         pointwise=CPUPointwise(kernels),
-        experts=ExpertsInTurn(product, coded_product),
+        experts=ExpertsInTurn(product, quantized_product),
         runner=runner,
         interleave=kernel_interleaving(kernels),
         widens=path == "kernels and float32",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.context import StepContext
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm_weights import NormWeights
@@ -22,11 +22,11 @@ from octavo_engine.model.layers.operations.delta_rule import DeltaRule, gated_de
 from octavo_engine.model.layers.operations.experts_in_turn import ExpertMixture, ExpertsInTurn
 from octavo_engine.model.layers.operations.pointwise import Pointwise, TorchPointwise
 from octavo_engine.model.layers.operations.products import (
-    CodedProduct,
-    CodedVocabulary,
     GatedProduct,
     LogitsProduct,
     Product,
+    QuantizedProduct,
+    QuantizedVocabulary,
     torch_logits,
     torch_product,
 )
@@ -46,9 +46,9 @@ class Compute:
     logits_product: LogitsProduct = torch_logits
     logits_dtype: torch.dtype | None = torch.float32
     """The type in which logits are sampled; None: the model's type, in which they are multiplied."""
-    coded_product: CodedProduct | None = None
+    quantized_product: QuantizedProduct | None = None
     """Multiplies weights of 4 or 8 bits without dequantizing them; None: their linear method dequantizes them."""
-    coded_vocabulary: CodedVocabulary | None = None
+    quantized_vocabulary: QuantizedVocabulary | None = None
     """Computes with embeddings and heads of 4 or 8 bits without dequantizing them. None: embeddings, heads and experts
     are dequantized while they are loaded."""
     pointwise: Pointwise = field(default_factory=TorchPointwise)
@@ -56,9 +56,9 @@ class Compute:
     convolution: Convolution = torch_convolution
     delta_rule: DeltaRule = gated_delta_rule
     runner: LayerRunner = one_by_one
-    interleave: Callable[[CodedWeight, torch.dtype], None] | None = None
-    """Reorders codes and scales of a weight, if it can be, into the order with which `coded_product` is quickest for
-    inputs of this type."""
+    interleave: Callable[[QuantizedWeight, torch.dtype], None] | None = None
+    """Reorders codes and scales of a weight, if it can be, into the order with which `quantized_product` is quickest
+    for inputs of this type."""
     widens: bool = False
     """Whether products of many tokens are computed in float32, from widened copies of weight and input."""
 
@@ -66,18 +66,20 @@ class Compute:
         """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; the addend may be overwritten."""
         return self.product(x, weight, bias, addend)
 
-    def coded(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
+    def quantized(
+        self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, addend: Tensor | None
+    ) -> Tensor | None:
         """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; None if such codes are not supported."""
-        product = self.coded_product if self.knows_codes(weight, x.dtype) else None
+        product = self.quantized_product if self.knows_codes(weight, x.dtype) else None
         if product is None:
             return None
         if weight.column_order is not None:
             x = x.index_select(1, weight.column_order)
         return product(x, weight, bias, addend)
 
-    def knows_codes(self, weight: CodedWeight, dtype: torch.dtype) -> bool:
+    def knows_codes(self, weight: QuantizedWeight, dtype: torch.dtype) -> bool:
         """Return True if inputs of this type are multiplied with such codes as they are."""
-        return self.coded_product is not None and self.coded_product.knows(weight, dtype)
+        return self.quantized_product is not None and self.quantized_product.knows(weight, dtype)
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """Return act(gate) * up [T, inner], where [gate up] is x times the two halves of weight [2 * inner, in]."""
@@ -99,7 +101,7 @@ class Compute:
     def logits(
         self,
         x: Tensor,
-        weight: Tensor | CodedWeight,
+        weight: Tensor | QuantizedWeight,
         out: Tensor | None = None,
         *,
         bias: Tensor | None = None,
@@ -110,8 +112,8 @@ class Compute:
 
         Logits are multiplied by `scale`, then with a softcap become softcap * tanh(logits / softcap) (Gemma 2).
         """
-        if isinstance(weight, CodedWeight):
-            logits = cast("CodedVocabulary", self.coded_vocabulary).logits(x, weight, out)
+        if isinstance(weight, QuantizedWeight):
+            logits = cast("QuantizedVocabulary", self.quantized_vocabulary).logits(x, weight, out)
         else:
             logits = self.logits_product(x, weight, out)
         if bias is not None:
@@ -134,7 +136,7 @@ class Compute:
         `weights` are the router's, [T, k]."""
         return self.experts(x, experts, chosen, weights, adapters)
 
-    def prepare(self, linears: Sequence[Weights], others: Iterable[CodedWeight] = ()) -> None:
+    def prepare(self, linears: Sequence[Weights], others: Iterable[QuantizedWeight] = ()) -> None:
         """Reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
         for each in linears:
             sort_columns(each, self.knows_codes)
@@ -142,9 +144,9 @@ class Compute:
         if self.interleave is None or len(dtypes) != 1:
             return
         (dtype,) = dtypes
-        for coded in (*(each.coded for each in linears), *others):
-            if coded is not None:
-                self.interleave(coded, dtype)
+        for quantized in (*(each.quantized for each in linears), *others):
+            if quantized is not None:
+                self.interleave(quantized, dtype)
 
     def prepare_mixture(self, experts: Experts, top_k: int) -> None:
         """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""

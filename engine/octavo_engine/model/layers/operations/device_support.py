@@ -37,6 +37,6 @@ def device_support(compute: Compute, device: torch.device, *, fp8_products: bool
     return DeviceSupport(
         fp8_products=multiplies_fp8(device) if fp8_products is None else fp8_products,
         triton_experts=triton_runs_on(device),
-        keeps_codes=compute.coded_vocabulary is not None,
+        keeps_codes=compute.quantized_vocabulary is not None,
         experts_in_turn=device.type == "cpu" and type(compute.experts) is ExpertsInTurn,
     )

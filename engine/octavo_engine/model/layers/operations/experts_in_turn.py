@@ -7,10 +7,10 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
-from octavo_engine.model.layers.operations.products import CodedProduct, Product
+from octavo_engine.model.layers.operations.products import Product, QuantizedProduct
 
 ROWS_TOGETHER = 256
 """The most rows of an expert that are computed at once. More would need more memory, which the memory plan has to count
@@ -62,9 +62,9 @@ def all_experts(
 class ExpertsInTurn:
     """Computes one expert after another, each for many of its tokens at once; sums are float32."""
 
-    def __init__(self, product: Product, coded_product: CodedProduct | None = None) -> None:
-        """Multiply by `product`, or by `coded_product` where experts are stored in codes."""
-        self._product, self._coded_product = product, coded_product
+    def __init__(self, product: Product, quantized_product: QuantizedProduct | None = None) -> None:
+        """Multiply by `product`, or by `quantized_product` where experts are stored in codes."""
+        self._product, self._quantized_product = product, quantized_product
 
     def prepare(self, experts: Experts, top_k: int) -> None:
         """Do nothing: no preparation depends on the weights."""
@@ -92,15 +92,15 @@ class ExpertsInTurn:
 
     def _up(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return one expert's [gate up] of x."""
-        if experts.coded is None:
+        if experts.quantized is None:
             return self._product(x, experts.gate_up[expert], bias, None)
-        return self._of_codes(x, experts.coded[0].each[expert], bias)
+        return self._of_codes(x, experts.quantized[0].each[expert], bias)
 
     def _down(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return one expert's result for x, the output of its activation."""
-        if experts.coded is None:
+        if experts.quantized is None:
             return self._product(x, experts.down[expert], bias, None)
-        return self._of_codes(x, experts.coded[1].each[expert], bias)
+        return self._of_codes(x, experts.quantized[1].each[expert], bias)
 
-    def _of_codes(self, x: Tensor, weight: CodedWeight, bias: Tensor | None) -> Tensor:
-        return cast("CodedProduct", self._coded_product)(x, weight, bias, None)
+    def _of_codes(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
+        return cast("QuantizedProduct", self._quantized_product)(x, weight, bias, None)

@@ -138,7 +138,7 @@ class FusedLayers:
         if not few or not isinstance(context.backend, CPUAttention):
             return None
         fused = self._for(layers, context)
-        return None if fused is None or (fused.coded and not self._multiplies_codes(fused, tokens)) else fused
+        return None if fused is None or (fused.quantized and not self._multiplies_codes(fused, tokens)) else fused
 
     def _multiplies_codes(self, fused: CPULayers, tokens: int) -> bool:
         return self._crossovers.multiplies_codes(tokens, interleaved=fused.interleaved)

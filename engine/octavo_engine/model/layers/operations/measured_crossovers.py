@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.build import kernel_cache
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.features import cpu_flags, cpu_model
 from octavo_engine.kernels.cpu.library import CPUKernels
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.model.layers.operations.crossovers import Crossovers
 from octavo_engine.model.layers.operations.paths import Path
 from octavo_engine.model.layers.operations.products import (
@@ -48,19 +48,19 @@ _CLEARLY = 1.05
 
 
 @functools.cache
-def measured_crossovers(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, coded: bool) -> Crossovers:
+def measured_crossovers(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, quantized: bool) -> Crossovers:
     """Return the crossovers of this CPU for activations in `dtype`, measured if no earlier process has kept them.
 
-    Only those are measured that `path` reads, and only for a model with `coded` weights those of codes.
+    Only those are measured that `path` reads, and only for a model with `quantized` weights those of codes.
     """
-    if path == "torch" or (path == "kernels" and not coded):
+    if path == "torch" or (path == "kernels" and not quantized):
         return Crossovers()
     folder = kernel_cache()
-    file = None if folder is None else folder / _file_name(kernels, path, dtype, coded=coded)
+    file = None if folder is None else folder / _file_name(kernels, path, dtype, quantized=quantized)
     if file is not None and (kept := _read(file)) is not None:
         return kept
     start = time.perf_counter()
-    found = measure(kernels, path, dtype, coded=coded)
+    found = measure(kernels, path, dtype, quantized=quantized)
     log.info(
         "measured in %.1f s which products are quickest on this CPU, in tokens: %s", time.perf_counter() - start, found
     )
@@ -69,7 +69,7 @@ def measured_crossovers(kernels: CPUKernels | None, path: Path, dtype: torch.dty
     return found
 
 
-def measure(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, coded: bool) -> Crossovers:
+def measure(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, quantized: bool) -> Crossovers:
     """Measure on one thread, by its CPU time, which other processes change little."""
     threads, found = torch.get_num_threads(), Crossovers()
     torch.set_num_threads(1)
@@ -85,8 +85,10 @@ def measure(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, coded
             most = crossover(_times(product, weight), wide, dtype)
             found = replace(found, kernels=TOKENS[-1] if most is None else most)
             product = by_tokens(product, found.kernels, wide_product)
-        if coded:
-            plain, interleaved = (_coded_crossover(kernels, product, dtype, interleaved=each) for each in (False, True))
+        if quantized:
+            plain, interleaved = (
+                _quantized_crossover(kernels, product, dtype, interleaved=each) for each in (False, True)
+            )
             found = replace(found, codes=plain, interleaved=interleaved)
         return found
     finally:
@@ -121,23 +123,23 @@ def _times(product: Product, weight: Tensor) -> Way:
     return lambda x: product(x, weight, None, None)
 
 
-def _coded_crossover(kernels: CPUKernels, product: Product, dtype: torch.dtype, *, interleaved: bool) -> int | None:
+def _quantized_crossover(kernels: CPUKernels, product: Product, dtype: torch.dtype, *, interleaved: bool) -> int | None:
     codes = (torch.arange(_ROWS * _COLUMNS // 2) % 251).byte().view(_ROWS, -1)
     scale = torch.ones(_ROWS, _COLUMNS // _GROUP)
-    weight = CodedWeight([CodedPart(codes=codes, scale=scale, bits=4, columns=_COLUMNS, group=_GROUP)])
+    weight = QuantizedWeight([QuantizedPart(codes=codes, scale=scale, bits=4, columns=_COLUMNS, group=_GROUP)])
     if interleaved:
         kernels.interleave(weight)
     return crossover(
-        lambda x: kernels.coded_linear(x, weight),
+        lambda x: kernels.quantized_linear(x, weight),
         lambda x: product(x, kernels.dequantize(weight, x.dtype), None, None),
         dtype,
     )
 
 
-def _file_name(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, coded: bool) -> str:
+def _file_name(kernels: CPUKernels | None, path: Path, dtype: torch.dtype, *, quantized: bool) -> str:
     """Return the name of the file for these kernels on this CPU."""
     compiled = None if kernels is None else FilePath(kernels.library._name).name
-    known = (cpu_model(), sorted(cpu_flags()), torch.__version__, compiled, str(dtype), path, coded)
+    known = (cpu_model(), sorted(cpu_flags()), torch.__version__, compiled, str(dtype), path, quantized)
     return f"crossovers-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.json"
 
 

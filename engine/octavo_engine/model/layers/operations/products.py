@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.model.layers.operations.crossovers import Crossovers
 
 Product = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
@@ -24,14 +24,14 @@ LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
 
-class CodedProduct(Protocol):
+class QuantizedProduct(Protocol):
     """Like `Product`, with a weight of 4 or 8 bits."""
 
-    def knows(self, weight: CodedWeight, dtype: torch.dtype) -> bool:
+    def knows(self, weight: QuantizedWeight, dtype: torch.dtype) -> bool:
         """Return True if such codes are multiplied with inputs of this type; the weight's memory is not read."""
         ...
 
-    def __call__(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         """Multiply x [T, in] with a weight that the product `knows`."""
         ...
 
@@ -72,30 +72,30 @@ def kernel_product(kernels: CPUKernels) -> Product:
     return product
 
 
-class KernelCodedProduct:
-    """The product of our C kernels with coded weights; `product` multiplies those that they dequantize first."""
+class KernelQuantizedProduct:
+    """The product of our C kernels with quantized weights; `product` multiplies those that they dequantize first."""
 
     def __init__(self, kernels: CPUKernels, crossovers: Crossovers, product: Product) -> None:
         self._kernels, self._crossovers, self._product = kernels, crossovers, product
 
-    def knows(self, weight: CodedWeight, dtype: torch.dtype) -> bool:
+    def knows(self, weight: QuantizedWeight, dtype: torch.dtype) -> bool:
         """Return False for half precision, and for groups that the kernels do not know."""
         return dtype in DTYPES and weight.known_to_kernels
 
-    def __call__(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        """Compute a `CodedProduct` with codes where that is quicker than with their numbers."""
+    def __call__(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """Compute a `QuantizedProduct` with codes where that is quicker than with their numbers."""
         if self._crossovers.multiplies_codes(len(x), interleaved=weight.interleaved):
-            return self._kernels.coded_linear(x, weight, bias, addend)
+            return self._kernels.quantized_linear(x, weight, bias, addend)
         return self._product(x, self._kernels.dequantize(weight, x.dtype), bias, addend)
 
 
-def kernel_interleaving(kernels: CPUKernels) -> Callable[[CodedWeight, torch.dtype], None]:
+def kernel_interleaving(kernels: CPUKernels) -> Callable[[QuantizedWeight, torch.dtype], None]:
     """Return the function that interleaves weights for our C kernels, which round inputs to 8 bits with them.
 
     Products in float32 are to be exact, so weights are not interleaved for them.
     """
 
-    def interleave(weight: CodedWeight, dtype: torch.dtype) -> None:
+    def interleave(weight: QuantizedWeight, dtype: torch.dtype) -> None:
         if dtype == torch.bfloat16 and weight.can_be_interleaved:
             kernels.interleave(weight)
 
@@ -131,22 +131,22 @@ def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
     return product
 
 
-class CodedVocabulary:
+class QuantizedVocabulary:
     """Embeddings and logits by our C kernels, from weights that stay in 4 or 8 bits."""
 
     def __init__(self, kernels: CPUKernels) -> None:
         self._kernels = kernels
 
-    def embeddings(self, rows: Tensor, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+    def embeddings(self, rows: Tensor, weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
         """Return the numbers [T, in] of a weight's `rows` [T]; zeros for rows that the weight does not have."""
         return self._kernels.dequantize_rows(weight, rows.long(), dtype)
 
-    def logits(self, x: Tensor, weight: CodedWeight, out: Tensor | None) -> Tensor:
+    def logits(self, x: Tensor, weight: QuantizedWeight, out: Tensor | None) -> Tensor:
         """Return x [T, in] weight [vocabulary, in]^T in float32, in `out` if it is given.
 
         With interleaved codes x is rounded to 8 bits, as for linear layers.
         """
-        logits = self._kernels.coded_linear(x, weight, out=torch.float32)
+        logits = self._kernels.quantized_linear(x, weight, out=torch.float32)
         return logits if out is None else out.copy_(logits)
 
 

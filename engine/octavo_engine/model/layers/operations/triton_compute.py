@@ -10,7 +10,7 @@ from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.experts.experts import Experts
 from octavo_engine.kernels.experts.moe import mixture_of_experts
 from octavo_engine.kernels.experts.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
@@ -18,10 +18,10 @@ from octavo_engine.kernels.experts.moe_lora import mixture_with_adapters
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.kernels.quantized.coded_linear import coded_linear, most_tokens
-from octavo_engine.kernels.quantized.coded_numbers import can_dequantize, dequantize
 from octavo_engine.kernels.quantized.interleaved import dequantize_interleaved
 from octavo_engine.kernels.quantized.interleaved_trial import interleave_if_right
+from octavo_engine.kernels.quantized.quantized_linear import most_tokens, quantized_linear
+from octavo_engine.kernels.quantized.quantized_numbers import can_dequantize, dequantize
 from octavo_engine.kernels.recurrent.causal_conv import causal_conv
 from octavo_engine.kernels.recurrent.gated_delta_net import gated_delta_net, has_tiles_for
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
@@ -58,7 +58,7 @@ def triton_compute() -> Compute:
     return Compute(
         product=cublas_product,
         logits_product=cublas_logits,
-        coded_product=TritonCodedProduct(),
+        quantized_product=TritonQuantizedProduct(),
         logits_dtype=None,  # float32 would be another pass, and twice as much for the kernels that sample to read
         pointwise=TritonPointwise(),
         experts=TritonExperts(),
@@ -80,17 +80,17 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
     return addend.addmm_(x, weight.t())
 
 
-class TritonCodedProduct:
+class TritonQuantizedProduct:
     """Products with codes, or of many tokens by cuBLAS with numbers that are written for one call."""
 
-    def knows(self, weight: CodedWeight, dtype: torch.dtype) -> bool:  # noqa: ARG002
+    def knows(self, weight: QuantizedWeight, dtype: torch.dtype) -> bool:  # noqa: ARG002
         """Return True if rows and groups consist of complete words."""
         return can_dequantize(weight)
 
-    def __call__(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        """Compute a `CodedProduct`."""
+    def __call__(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """Compute a `QuantizedProduct`."""
         if len(x) <= most_tokens(weight, x.dtype):
-            return coded_linear(x, weight, bias, addend)
+            return quantized_linear(x, weight, bias, addend)
         numbers = dequantize_interleaved if weight.interleaved else dequantize
         return cublas_product(x, numbers(weight, x.dtype), bias, addend)
 

@@ -16,16 +16,16 @@ from loaded import linears, load
 from rank_logits import logits_of
 
 from octavo_engine.kernels.cpu import build, library
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.model.layers.operations.crossovers import Crossovers
-from octavo_engine.model.layers.operations.products import KernelCodedProduct, torch_product
+from octavo_engine.model.layers.operations.products import KernelQuantizedProduct, torch_product
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 VNNI = "avx_vnni"
-OF_CODES = ("coded_linear", "interleave", "dequantize", "dequantize_rows")
+OF_CODES = ("quantized_linear", "interleave", "dequantize", "dequantize_rows")
 """The functions of the C files that multiply codes, which alone are compiled for VNNI."""
 WITH_VNNI = [*LEVELS, VNNI] if VNNI in build.LEVELS and FLAGS.issuperset(build.LEVELS[VNNI][0]) else LEVELS
 
@@ -34,7 +34,7 @@ WITH_VNNI = [*LEVELS, VNNI] if VNNI in build.LEVELS and FLAGS.issuperset(build.L
 def kernels(request: pytest.FixtureRequest) -> CPUKernels:
     if request.param != VNNI:
         return kernels_for(request.param)
-    files = [*(build.HERE / f"{name}.c" for name in ("coded", "integers", "interleave")), *build.HERE.glob("*.h")]
+    files = [*(build.HERE / f"{name}.c" for name in ("quantized", "integers", "interleave")), *build.HERE.glob("*.h")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_sources", lambda pattern: sorted(file for file in files if file.match(pattern)))
         patch.setattr(library, "_SIGNATURES", {name: library._SIGNATURES[name] for name in OF_CODES})
@@ -60,7 +60,7 @@ CASES = {
 """Bits, columns that share a scale, columns, and what else there is."""
 
 
-def coded(case: str, seed: int = 0) -> CodedWeight:
+def quantized(case: str, seed: int = 0) -> QuantizedWeight:
     bits, group, columns, options = CASES[case]
     generator = torch.Generator().manual_seed(seed)
     groups = 1 if group is None else -(-columns // group)
@@ -78,7 +78,7 @@ def coded(case: str, seed: int = 0) -> CodedWeight:
             minimum = None if minimum is None else scale.flip(0)
             names = ["super_scale"] if minimum is None else ["super_scale", "super_minimum"]
             supers = {name: torch.rand(rows, blocks, generator=generator).mul(1e-3).half() for name in names}
-        part = CodedPart(
+        part = QuantizedPart(
             codes=codes if bits == 4 or options.get("unsigned") else codes.view(torch.int8),
             scale=scale,
             bits=bits,
@@ -90,16 +90,16 @@ def coded(case: str, seed: int = 0) -> CodedWeight:
             **supers,
         )
         parts.append(part)
-    return CodedWeight(parts)
+    return QuantizedWeight(parts)
 
 
-def numbers(weight: CodedWeight) -> torch.Tensor:
+def numbers(weight: QuantizedWeight) -> torch.Tensor:
     """Return the codes' values in float64."""
     found = []
     for part in weight.parts:
         codes = part.codes if part.bits == 8 else torch.stack((part.codes & 15, part.codes >> 4), -1).flatten(1)
 
-        def wide(values: torch.Tensor, part: CodedPart = part, supers: torch.Tensor | None = None) -> torch.Tensor:
+        def wide(values: torch.Tensor, part: QuantizedPart = part, supers: torch.Tensor | None = None) -> torch.Tensor:
             values = values.double()
             if supers is not None:
                 values = values * supers.double().repeat_interleave(values.shape[1] // supers.shape[1], 1)
@@ -115,7 +115,7 @@ def numbers(weight: CodedWeight) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype: torch.dtype) -> None:
     """Within float32's rounding in the sums, and the result's."""
-    weight = coded(case)
+    weight = quantized(case)
     exact = numbers(weight)
     assert weight.known_to_kernels
     rounding = torch.finfo(dtype).eps
@@ -125,20 +125,20 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
         bias, addend = random(sum(ROWS), dtype=dtype, seed=1), random(tokens, sum(ROWS), dtype=dtype, seed=2)
         wanted = x.double() @ exact.T
         size = x.double().abs() @ exact.abs().T
-        plain = kernels.coded_linear(x, weight)
+        plain = kernels.quantized_linear(x, weight)
         assert bool(((plain.double() - wanted).abs() <= wanted.abs() * rounding + size * 4e-6).all())
-        wide = kernels.coded_linear(x, weight, out=F32)
+        wide = kernels.quantized_linear(x, weight, out=F32)
         assert wide.dtype == F32
         assert bool(((wide.double() - wanted).abs() <= size * 4e-6).all())
         wanted += bias.double() + addend.double()
-        added = kernels.coded_linear(x, weight, bias, addend)
+        added = kernels.quantized_linear(x, weight, bias, addend)
         assert bool(((added.double() - wanted).abs() <= wanted.abs() * rounding + size * 4e-6 + 1e-6).all())
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: str) -> None:
     """Of both parts and orders; rows that a weight does not have are zeros, as those of other ranks' tokens are."""
-    weight = coded(case)
+    weight = quantized(case)
     there, others = [52, 0, 36, 37, 15, 16, 52], [-1, 53, 2**40]
     for dtype in (F32, BF16):
         kernels.interleave(weight, back=True)
@@ -150,7 +150,7 @@ def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: 
     assert kernels.dequantize_rows(weight, torch.tensor([], dtype=torch.int64), F32).shape == (0, weight.columns)
 
 
-INTERLEAVED = [case for case in CASES if coded(case).can_be_interleaved]
+INTERLEAVED = [case for case in CASES if quantized(case).can_be_interleaved]
 
 
 @pytest.mark.parametrize("case", INTERLEAVED)
@@ -161,7 +161,7 @@ def test_interleaved_codes_are_multiplied_with_inputs_of_8_bits(
     dtype: torch.dtype,
 ) -> None:
     """No product is further off than what rounding inputs can do, and all together are within 1.5 %."""
-    weight = coded(case)
+    weight = quantized(case)
     exact, rounding = numbers(weight), torch.finfo(dtype).eps
     kernels.interleave(weight)
     kernels.interleave(weight)  # is done once
@@ -170,18 +170,18 @@ def test_interleaved_codes_are_multiplied_with_inputs_of_8_bits(
         x = random(tokens, weight.columns, dtype=dtype, seed=tokens)
         bias, addend = random(sum(ROWS), dtype=dtype, seed=1), random(tokens, sum(ROWS), dtype=dtype, seed=2)
         product, bound = x.double() @ exact.T, lost_in_8_bits(x, exact) * 1.001
-        wide = kernels.coded_linear(x, weight, out=F32).double()
+        wide = kernels.quantized_linear(x, weight, out=F32).double()
         assert bool(((wide - product).abs() <= bound).all())
         assert (wide - product).norm() <= 0.015 * product.norm()
         wanted = product + bias.double() + addend.double()
-        added = kernels.coded_linear(x, weight, bias, addend).double()
+        added = kernels.quantized_linear(x, weight, bias, addend).double()
         assert bool(((added - wanted).abs() <= bound + wanted.abs() * rounding + 1e-6).all())
 
 
 def test_interleaved_products_of_whole_numbers_are_exact(kernels: CPUKernels) -> None:
     """The largest codes and inputs there are, which would overflow 16 bits."""
     for bits, case in ((4, "Q4_0"), (8, "gptq of 8 bits"), (8, "Q6_K's groups")):
-        weight = coded(case)
+        weight = quantized(case)
         for part in weight.parts:
             part.codes.copy_(torch.full_like(part.codes, -1 if part.codes.dtype == torch.int8 else 255))
             part.codes[::2] = -128 if part.codes.dtype == torch.int8 else 0
@@ -192,7 +192,7 @@ def test_interleaved_products_of_whole_numbers_are_exact(kernels: CPUKernels) ->
         x[1] *= -1
         x[2, 1::2] *= -1
         x[3, ::3] = 11
-        found = kernels.coded_linear(x, weight)
+        found = kernels.quantized_linear(x, weight)
         torch.testing.assert_close(found.double(), x.double() @ exact.T, rtol=1e-6, atol=1e-3 * bits)
 
 
@@ -201,13 +201,13 @@ def test_only_what_fits_is_interleaved() -> None:
     assert set(CASES) - set(INTERLEAVED) == {
         "int8", "int8, long rows", "int4 with a smaller last group", "by row"
     }  # fmt: skip
-    (part, _) = coded("Q4_0").parts
+    (part, _) = quantized("Q4_0").parts
     assert not replace(part, offset=7.5).can_be_interleaved
 
 
 def test_a_weight_that_is_put_back_has_its_own_bytes(kernels: CPUKernels) -> None:
     for case in INTERLEAVED:
-        weight, kept = coded(case), coded(case)
+        weight, kept = quantized(case), quantized(case)
         kernels.interleave(weight)
         assert not torch.equal(weight.parts[0].codes, kept.parts[0].codes)
         kernels.interleave(weight, back=True)
@@ -232,8 +232,8 @@ def little_memory(headroom: int) -> Iterator[None]:
 def test_a_lack_of_memory_for_a_tile_is_an_error(kernels: CPUKernels) -> None:
     columns = 1 << 23  # a tile of such rows has 80 MiB
     codes = torch.zeros(1, columns // 2, dtype=torch.uint8)
-    part = CodedPart(codes=codes, scale=torch.ones(1, columns // 32).half(), bits=4, columns=columns, group=32)
-    weight = CodedWeight([part])
+    part = QuantizedPart(codes=codes, scale=torch.ones(1, columns // 32).half(), bits=4, columns=columns, group=32)
+    weight = QuantizedWeight([part])
     with little_memory(32 << 20), pytest.raises(RuntimeError, match="memory"):
         kernels.interleave(weight)
     assert not weight.interleaved
@@ -243,34 +243,34 @@ def test_a_lack_of_memory_for_a_tile_is_an_error(kernels: CPUKernels) -> None:
 
 
 def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:
-    (part, _) = coded("int8").parts
-    assert CodedWeight([replace(part, codes=part.codes.view(torch.uint8))]).known_to_kernels
+    (part, _) = quantized("int8").parts
+    assert QuantizedWeight([replace(part, codes=part.codes.view(torch.uint8))]).known_to_kernels
     unsigned = replace(part, codes=part.codes.view(torch.uint8), minimum=part.scale)
-    assert not CodedWeight([unsigned]).known_to_kernels
+    assert not QuantizedWeight([unsigned]).known_to_kernels
 
 
 def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:
     """Also where all tokens' inputs do not stay in a core's cache, so that some are multiplied after others."""
-    weight, x = coded("int4"), random(350, 576, dtype=BF16, seed=0)
+    weight, x = quantized("int4"), random(350, 576, dtype=BF16, seed=0)
     for interleaved in (False, True):
         if interleaved:
             kernels.interleave(weight)
-        together = kernels.coded_linear(x, weight)
+        together = kernels.quantized_linear(x, weight)
         for first in (0, 3, 19, 281, 349):
-            assert torch.equal(kernels.coded_linear(x[first : first + 1], weight), together[first : first + 1])
+            assert torch.equal(kernels.quantized_linear(x[first : first + 1], weight), together[first : first + 1])
 
 
 @pytest.mark.parametrize("case", ["Q8_0", "Q6_K's groups", "awq", "int4"])
 def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> None:
     """The loss in 8 bits depends on the 32 inputs that share a scale alone."""
-    weight = coded(case)
+    weight = quantized(case)
     exact, columns = numbers(weight), weight.columns
     sizes = random(9, -(-columns // 32), dtype=F32, seed=2).mul(9).repeat_interleave(32, 1)[:, :columns]
     x = (random(9, columns, dtype=F32, seed=0) * 10 ** (sizes + random(9, columns, dtype=F32, seed=1))).to(BF16)
     x[3], x[4, :32], x[5] = 0, 0, x[5] * 1e-36
     kernels.interleave(weight)
     wanted = x.double() @ exact.T
-    found = kernels.coded_linear(x, weight).double()
+    found = kernels.quantized_linear(x, weight).double()
     lost = lost_in_8_bits(x, exact) * 1.001
     assert bool(((found - wanted).abs() <= wanted.abs() * torch.finfo(BF16).eps + lost).all())
 
@@ -278,14 +278,14 @@ def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> N
 @pytest.mark.parametrize("case", ["int8", "Q6_K's groups", "int4"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, case: str, value: float) -> None:
-    weight = coded(case)
+    weight = quantized(case)
     for interleaved in [False, True] if weight.can_be_interleaved else [False]:
         if interleaved:
             kernels.interleave(weight)
         x = random(4, weight.columns, dtype=BF16, seed=0)
-        others = kernels.coded_linear(x, weight)
+        others = kernels.quantized_linear(x, weight)
         x[2, 5] = value
-        found = kernels.coded_linear(x, weight)
+        found = kernels.quantized_linear(x, weight)
         assert not bool(found[2].isfinite().any())
         assert torch.equal(found[[0, 1, 3]], others[[0, 1, 3]])
 
@@ -302,19 +302,19 @@ def test_whether_codes_are_multiplied_follows_from_their_order_and_tokens(crosso
 
 def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:
     """And what no kernel knows is left to the method."""
-    weight, exact = coded("int4"), numbers(coded("int4"))
+    weight, exact = quantized("int4"), numbers(quantized("int4"))
     for interleaved, crossovers in ((False, Crossovers(16)), (True, Crossovers()), (True, Crossovers(interleaved=128))):
         if interleaved:
             kernels.interleave(weight)
-        product = KernelCodedProduct(kernels, crossovers, torch_product)
+        product = KernelQuantizedProduct(kernels, crossovers, torch_product)
         for tokens in (1, 130):
             x = random(tokens, 576, dtype=BF16, seed=tokens)
             found = product(x, weight, None, None)
             torch.testing.assert_close(found.double(), x.double() @ exact.T, rtol=0.02, atol=0.1)
         assert product.knows(weight, BF16)
         assert not product.knows(weight, F16)
-    narrow = CodedWeight(
-        [CodedPart(codes=torch.zeros(4, 24).byte(), scale=torch.ones(4, 3), bits=4, columns=48, group=16)]
+    narrow = QuantizedWeight(
+        [QuantizedPart(codes=torch.zeros(4, 24).byte(), scale=torch.ones(4, 3), bits=4, columns=48, group=16)]
     )
     assert not product.knows(narrow, BF16)
 
@@ -328,14 +328,14 @@ def test_a_decoder_multiplies_its_codes(name, dtype, tmp_path: Path, monkeypatch
     path = save(reference_model(**sizes), tmp_path)
     decoder, exact = load(path, name, dtype=dtype), load(path, name)
     for linear in linears(exact):
-        linear.weights.coded = None
+        linear.weights.quantized = None
     wanted = logits_of(exact)
     with monkeypatch.context() as patched:
         patched.setattr(type(linears(decoder)[0].method), "dequantized", None)
         found = (logits_of(decoder) - wanted).abs().mean()
-    assert all(linear.weights.coded.interleaved == (dtype == BF16) for linear in linears(decoder))
+    assert all(linear.weights.quantized.interleaved == (dtype == BF16) for linear in linears(decoder))
     for linear in linears(decoder):
-        cpu_kernels().interleave(linear.weights.coded, back=True)
-        linear.weights.coded = None
+        cpu_kernels().interleave(linear.weights.quantized, back=True)
+        linear.weights.quantized = None
     rounded = (logits_of(decoder) - wanted).abs().mean()
     assert found <= (2.5 * rounded if dtype == BF16 else 1.2 * rounded + 1e-5)

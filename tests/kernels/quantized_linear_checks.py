@@ -7,10 +7,8 @@ from unittest.mock import patch
 
 import torch
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.quantized import interleaved_trial
-from octavo_engine.kernels.quantized.coded_linear import coded_linear, coded_linear_kernel, most_tokens, tiles_for
-from octavo_engine.kernels.quantized.coded_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.quantized.interleaved import (
     can_be_interleaved,
     dequantize_interleaved,
@@ -20,9 +18,16 @@ from octavo_engine.kernels.quantized.interleaved import (
 from octavo_engine.kernels.quantized.interleaved_linear import interleaved_linear_kernel
 from octavo_engine.kernels.quantized.interleaved_linear import tiles_for as interleaved_tiles_for
 from octavo_engine.kernels.quantized.interleaved_trial import interleave_if_right
+from octavo_engine.kernels.quantized.quantized_linear import (
+    most_tokens,
+    quantized_linear,
+    quantized_linear_kernel,
+    tiles_for,
+)
+from octavo_engine.kernels.quantized.quantized_numbers import can_dequantize, dequantize, dequantize_kernel
 from octavo_engine.kernels.quantized.split_columns import sum_kernel
 from octavo_engine.model.checkpoint.tensors import Span
-from octavo_engine.model.layers.operations.triton_compute import TritonCodedProduct, triton_compute
+from octavo_engine.model.layers.operations.triton_compute import TritonQuantizedProduct, triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.int8 import INT8
@@ -34,9 +39,9 @@ from tests.kernels.random_codes import exact_numbers, random_part
 _STEPS = {torch.float32: 3e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
-def _weight(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedWeight:
+def _weight(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> QuantizedWeight:
     """Return a weight of two parts."""
-    return CodedWeight([random_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
+    return QuantizedWeight([random_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
 
 
 def _dequantized(
@@ -66,7 +71,7 @@ def _product(
         expected += bias.double() + addend.double()
     assert tokens <= most_tokens(weight, dtype)
     with poisoned():
-        product = coded_linear(x, weight, bias if sums else None, addend if sums else None)
+        product = quantized_linear(x, weight, bias if sums else None, addend if sums else None)
     assert product.dtype == dtype
     close = _STEPS[dtype]
     torch.testing.assert_close(product.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
@@ -88,7 +93,7 @@ def _interleaved(
         interleave(weight)
         interleave_if_right(weight, dtype)  # is done once
         numbers = dequantize_interleaved(weight, torch.float32)
-        found = TritonCodedProduct()(x, weight, bias, addend)
+        found = TritonQuantizedProduct()(x, weight, bias, addend)
     torch.testing.assert_close(numbers, exact.float(), rtol=3e-5, atol=2e-6 * float(exact.abs().max()))
     close = _STEPS[dtype]
     torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
@@ -97,7 +102,7 @@ def _interleaved(
 def _trial(device: torch.device) -> None:
     """The trial of a device passes, and finds weights that are not in the order that kernels read."""
 
-    def out_of_order(weight: CodedWeight) -> None:
+    def out_of_order(weight: QuantizedWeight) -> None:
         interleave(weight)
         weight.parts[0].codes.copy_(weight.parts[0].codes.flip(1))
 
@@ -108,7 +113,7 @@ def _trial(device: torch.device) -> None:
             assert passes()
             with patch.object(interleaved_trial, "interleave", out_of_order):
                 assert not passes()
-            with patch.object(interleaved_trial, "coded_linear", side_effect=RuntimeError("it does not compile")):
+            with patch.object(interleaved_trial, "quantized_linear", side_effect=RuntimeError("it does not compile")):
                 assert not passes()
 
 
@@ -138,7 +143,7 @@ def _left_as_they_are(device: torch.device) -> None:
 def _left_to_others(device: torch.device) -> None:
     """What is not complete words is left to the linear method; what has no tiles is dequantized and then multiplied."""
     for columns, group in ((36, None), (64, 12)):
-        assert not can_dequantize(CodedWeight([random_part("zeros", 4, 16, columns, group, device)]))
+        assert not can_dequantize(QuantizedWeight([random_part("zeros", 4, 16, columns, group, device)]))
     half = half_precision(device)
     assert most_tokens(_weight("zeros", 4, 16, 384, 96, device), half) == 0, "neither a multiple nor a divisor of 128"
     assert most_tokens(_weight("order", 4, 16, 256, 128, device), half) == 0
@@ -190,12 +195,12 @@ def _sorted_by_group(group: int, device: torch.device) -> None:
             weights.column_groups[1, 0] = (weights.column_groups[1, 0] + 1) % (256 // group)
         exact = method.dequantized(weights, torch.float64)
         compute.prepare([weights])
-        coded, dtype = weights.coded, half_precision(device)
-        assert coded is not None
-        assert (coded.column_order is None) == changed
-        assert coded.interleaved == (group == 128 and not changed)
+        quantized, dtype = weights.quantized, half_precision(device)
+        assert quantized is not None
+        assert (quantized.column_order is None) == changed
+        assert quantized.interleaved == (group == 128 and not changed)
         x = torch.randn(3, 256, device=device).to(dtype)
-        found, expected = compute.coded(x, coded, None, None), x.double() @ exact.T
+        found, expected = compute.quantized(x, quantized, None, None), x.double() @ exact.T
         assert found is not None
         close = _STEPS[dtype]
         torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
@@ -206,11 +211,11 @@ def _as_the_linear_method_says(device: torch.device) -> None:
     for method in _methods():
         weights = _created(method, device)
         x = torch.randn(19, 256, device=device)
-        coded = weights.coded
-        assert coded is not None, method.name
+        quantized = weights.quantized
+        assert quantized is not None, method.name
         exact = method.dequantized(weights, torch.float64)
         for dtype, close in ((torch.float32, 1e-5), (half_precision(device), _STEPS[half_precision(device)])):
-            found = triton_compute().coded(x.to(dtype), coded, None, None)
+            found = triton_compute().quantized(x.to(dtype), quantized, None, None)
             assert found is not None, method.name
             expected = x.to(dtype).double() @ exact.T
             torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
@@ -332,8 +337,8 @@ def _build(kind: str, tokens: int, registers: int, shared: int, loop: int, *, pr
     sizes = {"BLOCK_M": cut.tokens, "BLOCK_N": cut.rows, "BLOCK_K": cut.columns, "SPLIT": True, "ADDS": False}
     constants = {name: value for name, value in constants.items() if name != "column_groups"}
     return Build(
-        f"coded_linear_{kind}_{tokens}",
-        coded_linear_kernel,
+        f"quantized_linear_{kind}_{tokens}",
+        quantized_linear_kernel,
         signature,
         constants | sizes | {"bias": None},
         warps=cut.warps,
@@ -399,7 +404,7 @@ BUILDS = [
     _build("e4m3", 16, 96, 40, 400, products="HMMA"),
     _build("e4m3", 64, 128, 84, 400, products="HGMMA"),
     Build(
-        "coded_linear_sum",
+        "quantized_linear_sum",
         sum_kernel,
         {"output": "*bf16", "parts": "*fp32", "M": "i32", "N": "i32:16", "output_stride": "i32"},
         {"PARTS": 4, "BLOCK": 1024, "ADDS": True, "bias": None},

@@ -1,4 +1,4 @@
-"""Matrix multiplication with weights of 4 and 8 bits that share scales by groups (`CodedWeight`), for GPUs.
+"""Matrix multiplication with weights of 4 and 8 bits that share scales by groups (`QuantizedWeight`), for GPUs.
 
 These are codes, or e4m3 where it is not multiplied in 8 bits: on GPUs without that, and with activations of 16 bits.
 
@@ -24,10 +24,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.kernels.fp8 import e4m3_tile
-from octavo_engine.kernels.quantized.coded_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
 from octavo_engine.kernels.quantized.interleaved_linear import multiply_interleaved
+from octavo_engine.kernels.quantized.quantized_numbers import BYTES_SIGNS, numbers_of, one_group, sections, widths
 from octavo_engine.kernels.quantized.split_columns import Tiles, multiply_split, store_product
 
 _MOST_TOKENS = 64
@@ -76,7 +76,7 @@ def scales_of(
 
 
 @triton.jit(do_not_specialize=["M"])
-def coded_linear_kernel(
+def quantized_linear_kernel(
     output,  # [M, N] rows output_stride apart; SPLIT: float32 [programs(2), M, N]
     x,  # [M, K], rows x_stride apart, of 16 bits
     codes,  # [N, words] int32; or [N, K] of e4m3 or its bits, which have scales alone
@@ -144,16 +144,17 @@ def tiles_for(tokens: int) -> Tiles:
     return Tiles(tokens=wide, rows=64, columns=_COLUMNS, warps=4, stages=3, programs=_PROGRAMS)
 
 
-def most_tokens(weight: CodedWeight, dtype: torch.dtype) -> int:
-    """Return the most tokens in `dtype` that `coded_linear` multiplies; for more, `dequantize` and cuBLAS are quicker.
+def most_tokens(weight: QuantizedWeight, dtype: torch.dtype) -> int:
+    """Return the most tokens in `dtype` that `quantized_linear` multiplies.
 
-    0 for float32, where groups are not of consecutive columns, and where they and tiles are no multiples of each other.
+    For more, `dequantize` and cuBLAS are quicker. 0 for float32, where groups are not of consecutive columns, and where
+    they and tiles are no multiples of each other.
     """
     known = dtype != torch.float32 and all(_has_tiles(part) for part in weight.parts)
     return _MOST_TOKENS if known else 0
 
 
-def _has_tiles(part: CodedPart) -> bool:
+def _has_tiles(part: QuantizedPart) -> bool:
     if part.column_groups is not None:
         return False
     group = _COLUMNS if one_group(part) else part.group or _COLUMNS
@@ -162,7 +163,7 @@ def _has_tiles(part: CodedPart) -> bool:
     return whole and (factors == 1 or part.columns // factors % _COLUMNS == 0)
 
 
-def coded_linear(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+def quantized_linear(x: Tensor, weight: QuantizedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor:
     """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out], in x's dtype, rounded once.
 
     The addend is overwritten. `can_dequantize` must be true of the weight, and T at most its `most_tokens`.
@@ -174,7 +175,7 @@ def coded_linear(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Te
     return output
 
 
-def _parts(x: Tensor, weight: CodedWeight) -> Iterator[tuple[slice, Callable[..., None]]]:
+def _parts(x: Tensor, weight: QuantizedWeight) -> Iterator[tuple[slice, Callable[..., None]]]:
     """Yield rows that one launch computes, with the function that writes the product with them, or adds it."""
     if not weight.interleaved:
         for rows, arguments, constants in sections(weight):
@@ -214,7 +215,7 @@ def _launch(
     adds: bool,
 ) -> None:
     tokens, rows = target.shape[-2:]
-    coded_linear_kernel[triton.cdiv(tokens, cut.tokens), triton.cdiv(rows, cut.rows), splits](
+    quantized_linear_kernel[triton.cdiv(tokens, cut.tokens), triton.cdiv(rows, cut.rows), splits](
         target,
         x,
         *weight,

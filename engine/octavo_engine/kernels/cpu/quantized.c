@@ -250,8 +250,8 @@ static void tile_of_rows(const struct few *a, const struct outputs *o, long row)
     }
 }
 
-/* Bytes of scratch memory that `coded_linear` needs with inputs of `inner` columns. */
-long coded_scratch(long tokens, long inner) {
+/* Bytes of scratch memory that `quantized_linear` needs with inputs of `inner` columns. */
+long quantized_scratch(long tokens, long inner) {
     long floats_bytes = tokens * (up(inner, CHUNK) * 4 + up(inner / 16 + 1, LANES) * 4 + LANES * 4);
     long whole_bytes = integer_scratch(tokens, inner);
     return floats_bytes > whole_bytes ? floats_bytes : whole_bytes;
@@ -274,8 +274,8 @@ static void float_linear(const struct codes *w, const void *x, const struct outp
 }
 
 /* `dtype` is the type of inputs, bias and addend, `out` that of y. */
-void coded_linear(const struct coded *weight, const void *x, const void *bias, const void *addend, void *y, void *scratch,
-                  long tokens, int dtype, int out, int threads) {
+void quantized_linear(const struct quantized *weight, const void *x, const void *bias, const void *addend, void *y,
+                      void *scratch, long tokens, int dtype, int out, int threads) {
     long rows = 0, row = 0, size = bytes_of(dtype);
     for (long i = 0; i < weight->count; i++) rows += weight->parts[i].rows;
     for (long i = 0; i < weight->count; row += weight->parts[i++].rows) {
@@ -364,7 +364,7 @@ static void dequantize_span(const struct codes *w, long row, long count, void *y
 }
 
 /* All numbers of a weight into y [rows][inner]. `scratch` has `tile_scratch` bytes for each thread, if interleaved. */
-void dequantize(const struct coded *weight, void *y, void *scratch, int dtype, int threads) {
+void dequantize(const struct quantized *weight, void *y, void *scratch, int dtype, int threads) {
     char *to = y;
     long tile_size = tile_scratch(weight);
     for (long i = 0; i < weight->count; i++) {
@@ -387,7 +387,7 @@ void dequantize(const struct coded *weight, void *y, void *scratch, int dtype, i
 
 /* The numbers of `count` of a weight's rows into y [count][inner]; zeros for one that it does not have. `scratch` is as
    for `dequantize`. */
-void dequantize_rows(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
+void dequantize_rows(const struct quantized *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
                  int threads) {
     long inner = weight->parts->inner, bytes = inner * bytes_of(dtype), tile_size = tile_scratch(weight);
 #pragma omp parallel num_threads(threads) if (count * inner >= PARALLEL_FROM)

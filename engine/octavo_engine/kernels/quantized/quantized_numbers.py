@@ -1,4 +1,4 @@
-"""The numbers that codes of 4 and 8 bits stand for (`CodedWeight`), on GPUs: those of a tile, or a whole weight.
+"""The numbers that codes of 4 and 8 bits stand for (`QuantizedWeight`), on GPUs: those of a tile, or a whole weight.
 
 A code becomes a number without a conversion: in the first bits of the fraction of the float32 2 ** BITS it makes that
 2 ** BITS + code, of which one multiplication with an addition makes the number.
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedPart, QuantizedWeight
 from octavo_engine.kernels.fp8 import e4m3_tile, for_kernels
 
 _WORD_BITS = 32
@@ -40,8 +40,8 @@ def factors(
     """Return factor and summand, float32, that make the number of 2 ** BITS + code; 0 where not `real`.
 
     A value is loaded for each word, or for each column with act-order, where neighbours have any groups. Products load
-    one for each group instead, and spread it in registers (`scales_of` in coded_linear.py): they wait for these loads
-    in each turn of their loop.
+    one for each group instead, and spread it in registers (`scales_of` in quantized_linear.py): they wait for these
+    loads in each turn of their loop.
     """
     places = rows * groups + group
     supers = rows * (groups // SUPER) + group // SUPER
@@ -180,7 +180,7 @@ def dequantize_kernel(
     tl.store(output + n * K + places, numbers, mask=(n < N) & (places < K))
 
 
-def can_dequantize(weight: CodedWeight) -> bool:
+def can_dequantize(weight: QuantizedWeight) -> bool:
     """Return True if `dequantize` knows all codes: rows and groups consist of complete words."""
     return all(
         part.columns % (_WORD_BITS // part.bits) == 0
@@ -189,12 +189,12 @@ def can_dequantize(weight: CodedWeight) -> bool:
     )
 
 
-def one_group(part: CodedPart) -> bool:
+def one_group(part: QuantizedPart) -> bool:
     """Return True if all columns of a row share a scale."""
     return part.column_groups is None and (part.group is None or part.group >= part.columns)
 
 
-def dequantize(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """Return the numbers [out, in] of a weight, of which `can_dequantize` must be true, in `dtype`."""
     output = torch.empty(weight.rows, weight.columns, dtype=dtype, device=weight.parts[0].codes.device)
     block_n, block_k = 32, 128
@@ -212,7 +212,7 @@ def widths(weight: list[Tensor | None]) -> tuple[int, int]:
     return codes.shape[1], scale.shape[1]
 
 
-def sections(weight: CodedWeight) -> Iterator[tuple[slice, list[Tensor | None], dict[str, Any]]]:
+def sections(weight: QuantizedWeight) -> Iterator[tuple[slice, list[Tensor | None], dict[str, Any]]]:
     """Yield rows that one launch computes, with the kernels' tensors and constants of them."""
     start = 0
     for part in weight.parts:
@@ -230,7 +230,7 @@ def sections(weight: CodedWeight) -> Iterator[tuple[slice, list[Tensor | None], 
         start += first
 
 
-def _constants(part: CodedPart) -> dict[str, Any]:
+def _constants(part: QuantizedPart) -> dict[str, Any]:
     """Return the compile-time constants of a part's codes."""
     signed = part.codes.dtype == torch.int8
     supers = 1 if part.super_scale is None else part.scale.shape[1] // part.super_scale.shape[1]

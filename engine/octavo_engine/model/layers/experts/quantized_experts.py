@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.kernels.experts.experts import ExpertCodes
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, Span, joined, transposed
 from octavo_engine.model.layers.options import LayerOptions
@@ -29,7 +29,7 @@ class ExpertShape:
         return sum(part.size for part in self.parts)
 
 
-class CodedExperts(nn.Module):
+class QuantizedExperts(nn.Module):
     """The weights of all experts of a layer for gate and up, or for down, one expert's rows after another's."""
 
     def __init__(self, method: LinearMethod, count: int, shape: ExpertShape, options: LayerOptions) -> None:
@@ -40,12 +40,12 @@ class CodedExperts(nn.Module):
         self.weights = method.create(every, options.dtype, options.device, fp8_products=False)
         self.stored_parts = nn.ParameterDict(self.weights.parameters)
         """The weights' tensors, registered so that they count among the module's parameters."""
-        self.each: list[CodedWeight] = []
+        self.each: list[QuantizedWeight] = []
         """Each expert's weight; empty until all of them are in place."""
-        self.codes = ExpertCodes(cast("CodedWeight", self.weights.coded), count, self.each)
+        self.codes = ExpertCodes(cast("QuantizedWeight", self.weights.quantized), count, self.each)
         """The weights for kernels."""
 
-    def split(self) -> list[CodedWeight]:
+    def split(self) -> list[QuantizedWeight]:
         """Return each expert's weight, a view of the memory of all, which must not move any more."""
         every, rows = self.codes.every, self.shape.rows
         self.each[:] = [every.of_rows(first, rows) for first in range(0, self.count * rows, rows)]
@@ -64,7 +64,7 @@ class CodedExperts(nn.Module):
                 yield transposed(tensor) if tensor.as_columns else tensor
 
 
-CodedPair = tuple[CodedExperts, CodedExperts]
+QuantizedPair = tuple[QuantizedExperts, QuantizedExperts]
 """The weights of gate and up, and those of down."""
 
 
@@ -75,7 +75,7 @@ def kept_experts(
     options: LayerOptions,
     *,
     plain: bool,
-) -> CodedPair | None:
+) -> QuantizedPair | None:
     """Return memory for `count` experts whose codes the device multiplies; None: they are dequantized when loaded.
 
     `gate_up` and `down` have the names of their projections, with `{expert}` for the number. All experts have to be
@@ -88,7 +88,9 @@ def kept_experts(
     methods = [_method(names, count, shape, options) for names, shape in (gate_up, down)]
     if methods[0] is None or methods[1] is None:
         return None
-    return CodedExperts(methods[0], count, gate_up[1], options), CodedExperts(methods[1], count, down[1], options)
+    return QuantizedExperts(methods[0], count, gate_up[1], options), QuantizedExperts(
+        methods[1], count, down[1], options
+    )
 
 
 def _method(names: Sequence[str], count: int, shape: ExpertShape, options: LayerOptions) -> LinearMethod | None:
@@ -101,11 +103,11 @@ def _method(names: Sequence[str], count: int, shape: ExpertShape, options: Layer
     if any(end % alignment for part, alignment in spans for end in (part.start, part.start + part.size)):
         return None
     linear, meta = LinearShape((shape.rows,), shape.columns), torch.device("meta")
-    codes = method.create(linear, options.dtype, meta, fp8_products=False).coded
+    codes = method.create(linear, options.dtype, meta, fp8_products=False).quantized
     return method if codes is not None and _multiplied(codes, options) else None
 
 
-def _multiplied(codes: CodedWeight, options: LayerOptions) -> bool:
+def _multiplied(codes: QuantizedWeight, options: LayerOptions) -> bool:
     """Return True if the device's kernels multiply these codes."""
     if options.support.keeps_codes:
         return codes.known_to_kernels

@@ -14,7 +14,7 @@ from bench.gpu.clock import graphed_seconds_of
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, timed
 from bench.gpu.shapes import Shape
-from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.quantized import QuantizedWeight
 from octavo_engine.model.checkpoint.tensors import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.quantization.gguf import GGUFBlocks
@@ -28,9 +28,9 @@ _COMPUTE = triton_compute()
 Product = Callable[[Tensor], Tensor]
 
 
-def coded_linears(context: Context) -> Iterator[Figure]:
+def quantized_linears(context: Context) -> Iterator[Figure]:
     """Measure the linears of one layer for each number of tokens, in bfloat16 and in each format."""
-    for tokens in context.scale.coded_tokens:
+    for tokens in context.scale.quantized_tokens:
         for name, weights in _formats(context):
             yield _one(context, f"linears, {name}", tokens, weights)
 
@@ -46,7 +46,7 @@ def _formats(context: Context) -> Iterator[tuple[str, Callable[[int, int], tuple
         "int8": INT8(online=True),
     }
     for name, method in methods.items():
-        yield name, partial(_coded, method, context.device)
+        yield name, partial(_quantized, method, context.device)
 
 
 def _one(context: Context, what: str, tokens: int, create: Callable[[int, int], tuple[Product, int]]) -> Figure:
@@ -87,7 +87,7 @@ def _plain(device: torch.device, rows: int, columns: int) -> tuple[Product, int]
     return partial(functional.linear, weight=weight), weight.nbytes
 
 
-def _coded(method: LinearMethod, device: torch.device, rows: int, columns: int) -> tuple[Product, int]:
+def _quantized(method: LinearMethod, device: torch.device, rows: int, columns: int) -> tuple[Product, int]:
     """Return the product with random codes, as the engine computes it on GPUs; in a dry run, with the numbers."""
     shape = LinearShape((rows,), Span(0, columns, columns, "columns"))
     weights = method.create(shape, torch.bfloat16, device, fp8_products=False)
@@ -104,11 +104,11 @@ def _coded(method: LinearMethod, device: torch.device, rows: int, columns: int) 
     if device.type != "cuda":
         return partial(functional.linear, weight=method.dequantized(weights, torch.bfloat16)), size
     _COMPUTE.prepare([weights])
-    assert weights.coded is not None
-    return partial(_product, weights.coded), size
+    assert weights.quantized is not None
+    return partial(_product, weights.quantized), size
 
 
-def _product(weight: CodedWeight, x: Tensor) -> Tensor:
-    found = _COMPUTE.coded(x, weight, None, None)
+def _product(weight: QuantizedWeight, x: Tensor) -> Tensor:
+    found = _COMPUTE.quantized(x, weight, None, None)
     assert found is not None, "the kernels know all of these formats"
     return found

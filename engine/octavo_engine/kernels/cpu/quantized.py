@@ -1,4 +1,7 @@
-"""Weights of 4 or 8 bits as kernels multiply them (coded.c; coded_linear.py on GPUs): codes with scales by groups."""
+"""Weights of 4 or 8 bits in the form that kernels multiply: codes with scales by groups.
+
+The kernels are in quantized.c, and for GPUs in kernels/quantized/quantized_linear.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodedPart:
+class QuantizedPart:
     """Some rows of a weight; each number is (code - zero - offset) * scale + minimum."""
 
     codes: Tensor
@@ -63,7 +66,7 @@ class CodedPart:
         """True if inputs that share a scale do not reach beyond a row (integers.c)."""
         return self.known_to_kernels and self.columns % _INPUTS == 0 and float(self.offset).is_integer()
 
-    def of_rows(self, rows: slice) -> CodedPart:
+    def of_rows(self, rows: slice) -> QuantizedPart:
         """Return some of the rows, in the same memory."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         cut: dict[str, Any] = {name: each[rows] for name, each in found.items() if isinstance(each, Tensor)}
@@ -79,13 +82,13 @@ class _Codes(ctypes.Structure):
     )
 
 
-class CodedStructure(ctypes.Structure):
+class QuantizedStructure(ctypes.Structure):
     """The weight's description as an argument of C functions."""
 
     _fields_ = (("parts", ctypes.POINTER(_Codes)), ("count", _LONG))
 
 
-class CodedWeight:
+class QuantizedWeight:
     """A weight of one or more parts, whose rows follow one another and whose memory may still be moved.
 
     Once `interleaved`, the memory is in the order that the kernels are quickest with, and is read by them alone.
@@ -93,14 +96,14 @@ class CodedWeight:
 
     __slots__ = ("_pointer", "_structure", "column_order", "interleaved", "known_to_kernels", "parts")
 
-    def __init__(self, parts: Sequence[CodedPart], column_order: Tensor | None = None) -> None:
+    def __init__(self, parts: Sequence[QuantizedPart], column_order: Tensor | None = None) -> None:
         """`column_order`: the input's column for each of the weight's, int32 [columns]; None: the same one. Kernels do
-        not know it: the input is put into this order before (`Compute.coded`)."""
+        not know it: the input is put into this order before (`Compute.quantized`)."""
         self.parts = tuple(parts)
         self.column_order = column_order
         self.interleaved = False
         self.known_to_kernels = all(part.known_to_kernels for part in self.parts)  # each product asks
-        self._pointer, self._structure = (0, False), CodedStructure()
+        self._pointer, self._structure = (0, False), QuantizedStructure()
 
     @property
     def rows(self) -> int:
@@ -112,10 +115,10 @@ class CodedWeight:
         """Columns of each part, which are the same for all."""
         return self.parts[0].columns
 
-    def of_rows(self, first: int, count: int) -> CodedWeight:
+    def of_rows(self, first: int, count: int) -> QuantizedWeight:
         """Return some rows of a weight of one part, in its memory, which must not move any more."""
         (part,) = self.parts
-        return CodedWeight([part.of_rows(slice(first, first + count))])
+        return QuantizedWeight([part.of_rows(slice(first, first + count))])
 
     @property
     def can_be_interleaved(self) -> bool:
@@ -123,12 +126,12 @@ class CodedWeight:
         return all(part.can_be_interleaved for part in self.parts)
 
     @property
-    def structure(self) -> CodedStructure:
+    def structure(self) -> QuantizedStructure:
         """The C structure of the weight's present memory; the same object until the memory moves or is interleaved."""
         pointer = self.parts[0].codes.data_ptr(), self.interleaved
         if pointer != self._pointer:
             parts = (_Codes * len(self.parts))(*(_codes(part, interleaved=self.interleaved) for part in self.parts))
-            self._pointer, self._structure = pointer, CodedStructure(parts, len(parts))
+            self._pointer, self._structure = pointer, QuantizedStructure(parts, len(parts))
         return self._structure
 
 
@@ -148,7 +151,7 @@ def in_pieces(rows: int, columns: int) -> Iterator[slice]:
     yield from (slice(first, min(first + step, rows)) for first in range(0, rows, step))
 
 
-def _codes(part: CodedPart, *, interleaved: bool) -> _Codes:
+def _codes(part: QuantizedPart, *, interleaved: bool) -> _Codes:
     tensors = part.codes, part.scale, part.minimum, part.zero, part.super_scale, part.super_minimum
     pointers = (None if each is None else each.data_ptr() for each in tensors)
     sizes = len(part.codes), part.columns, part.scale.shape[1], part.group or part.columns
