@@ -54,4 +54,10 @@ COSMOS3_EDGE = replace(
         "eos_token_id": 11,
     },
 )
-COSMOS3_OMNI = replace(QWEN3, architecture=_OMNI, model_type="qwen3_vl_text", read=_as(_OMNI, QWEN3))
+COSMOS3_OMNI = replace(
+    QWEN3,
+    architecture=_OMNI,
+    model_type="qwen3_vl_text",
+    read=_as(_OMNI, QWEN3),
+    defaults={**QWEN3.defaults, "rope_theta": 500000.0, "max_position_embeddings": 128000},
+)

@@ -13,7 +13,12 @@ from typing import Any
 
 from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
-from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED, TIED_BY_DEFAULT
+from octavo_engine.model.families.multimodal_language_models import (
+    BY_MODEL_TYPE,
+    DEFAULTS,
+    NEVER_TIED,
+    TIED_BY_DEFAULT,
+)
 from octavo_engine.model.families.multimodal_modules import OTHER_MODULES
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES, deepseek_class
 
@@ -74,7 +79,7 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     ):  # the part that writes text, beside one that speaks
         config = {**config, **thinker}
     parts = (config[name] for name in _PARTS if isinstance(config.get(name), Mapping))
-    fields = dict(next(parts, config))
+    fields = {**DEFAULTS.get(wrapper, {}), **next(parts, config)}
     fields |= {name: config[name] for name in _OUTER_FIELDS if config.get(name) not in (None, [])}
     if wrapper in NEVER_TIED:
         fields["tie_word_embeddings"] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.families.multimodal_own_classes import OWN_CLASSES
@@ -67,3 +68,36 @@ TIED_BY_DEFAULT = frozenset(
 )
 """Architectures whose head is the embedding where neither config.json says anything about it nor the files have a head.
 """
+_QWEN2_VL = {"num_key_value_heads": 8, "max_window_layers": 80, "rms_norm_eps": 1e-5, "rope_theta": 1e6}
+_QWEN2_5_OMNI = {"num_key_value_heads": 4, "sliding_window": 32768, "rope_theta": 1e6}
+_QWEN3_OMNI = {"num_key_value_heads": 4, "norm_topk_prob": True, "rope_theta": 1e6}
+_GLM4V = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "Glm46VForConditionalGeneration": _GLM4V,
+    "Glm4vForConditionalGeneration": _GLM4V,
+    "Glm4vMoeForConditionalGeneration": {"attention_bias": True, "max_position_embeddings": 65536},
+    "GraniteDoclingForConditionalGeneration": {
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5,
+        "attention_multiplier": 0.015625,
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 4.0,
+        "residual_multiplier": 0.263,
+    },
+    "Qwen2VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen2_5OmniForConditionalGeneration": _QWEN2_5_OMNI,
+    "Qwen2_5OmniModel": _QWEN2_5_OMNI,
+    "Qwen2_5OmniThinkerForConditionalGeneration": _QWEN2_5_OMNI,
+    "Qwen3OmniMoeForConditionalGeneration": _QWEN3_OMNI,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _QWEN3_OMNI,
+    "Qwen3VLForConditionalGeneration": {"max_position_embeddings": 128000, "rope_theta": 500000.0},
+    "VoxtralForConditionalGeneration": {
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e8,
+    },
+}
+"""What fields of the language model are where config.json omits them, if not what its own family says."""

@@ -57,7 +57,8 @@ def _read(fields: Fields) -> ModelSpec:
         mixer=attention, feed_forward=mlp, norms=LayerNorms(after_mixer=norm, after_feed_forward=norm)
     )
     other = LayerSpec(mixer=linear, feed_forward=mlp, norms=reading.norms_before(norm))
-    attends = delta_net.attends(fields, default=lambda layer: layer % 4 == 3)
+    last = reading.num_layers(fields) - 1
+    attends = delta_net.attends(fields, default=lambda layer: layer % 4 == 3 or layer == last < 3)
     stored = StoredNames(
         renamed=tuple(
             (f"model.layers.{layer}.{stored}.", f"model.layers.{layer}.{name}.")

@@ -38,7 +38,7 @@ from octavo_engine.model.configuration.short_contexts import needs_whole_prompts
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
+from octavo_engine.model.spec import AttentionSpec, ModelSpec, MoESpec, RopeSpec
 from octavo_engine.model.tensor_parallel.shard import Shard
 from tests.kernels.poison import poisoned
 
@@ -432,6 +432,15 @@ def test_when_olmo_hybrid_rotates(tmp_path: Path) -> None:
     assert rope(rope_theta=None) is rope(rope_parameters={"rope_theta": None, "rope_type": "default"}) is None
     assert rope(rope_theta=500.0, rope_scaling=None) == rope(rope_parameters={"rope_theta": 500.0}) == RopeSpec(500.0)
     assert rope(rope_parameters={"rope_type": "default"}) == RopeSpec(10000.0), "the base of the configuration class"
+
+
+def test_which_layers_of_olmo_hybrid_attend_by_default(tmp_path: Path) -> None:
+    def attend(layers: int) -> list[bool]:
+        spec = spec_of(tmp_path, "OlmoHybridForCausalLM", **{**SIZES, "num_hidden_layers": layers})
+        return [isinstance(layer.mixer, AttentionSpec) for layer in spec.layers]
+
+    assert attend(5) == [False, False, False, True, False]
+    assert attend(3) == [False, False, True], "one at least"
 
 
 def test_how_mistral_4_says_which_share_of_a_head_rotates(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint.names import StoredNames
 from octavo_engine.model.configuration.read_spec import read_spec
-from octavo_engine.model.families.multimodal import within_wrapper
+from octavo_engine.model.families import FAMILIES
+from octavo_engine.model.families.multimodal import language_model, within_wrapper
 from octavo_engine.model.families.multimodal_classes import WRAPPERS
-from octavo_engine.model.families.multimodal_language_models import TIED_BY_DEFAULT
+from octavo_engine.model.families.multimodal_language_models import DEFAULTS, TIED_BY_DEFAULT
 from octavo_engine.model.families.multimodal_own_classes import SHORT_NAMES
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles
@@ -499,6 +500,23 @@ def test_a_head_that_neither_config_json_nor_the_files_state_is_the_embedding(na
     save_file({**tensors, "language_model.lm_head.weight": embedding.clone()}, file)
     path.write_text(json.dumps({**config, "tie_word_embeddings": True}))
     assert read_spec(ModelFiles("test", directory=tmp_path)).head.tied
+
+
+@pytest.mark.parametrize("wrapper", [*DEFAULTS, "Cosmos3OmniForConditionalGeneration"])
+def test_what_config_json_leaves_out_of_a_language_model(wrapper: str) -> None:
+    """It is what transformers' class of the whole model says, not what the language model alone would have."""
+    import transformers
+
+    stem = wrapper.removesuffix("ForConditionalGeneration").removesuffix("Model")
+    stem = f"{stem}Thinker" if stem in ("Qwen2_5Omni", "Qwen3OmniMoe") else stem
+    text = getattr(transformers, f"{stem}Config")().text_config
+    ours = DEFAULTS.get(wrapper) or FAMILIES[WRAPPERS[wrapper]].defaults
+    fields = language_model({"architectures": [wrapper], "text_config": {"model_type": "llama"}})
+    assert fields is not None
+    for name in {"rope_theta", "rms_norm_eps", "max_position_embeddings", *DEFAULTS.get(wrapper, {})} & {*ours}:
+        holder = type(text) if name == "sliding_window" else text  # which has none, unless `use_sliding_window`
+        theirs = text.rope_parameters["rope_theta"] if name == "rope_theta" else getattr(holder, name)
+        assert {**ours, **fields}[name] == theirs, name
 
 
 def test_which_heads_are_tied_by_default() -> None:
