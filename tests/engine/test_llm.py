@@ -283,6 +283,7 @@ def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path
     assert answers[0]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
     assert answers[0]["text"] == answers[8]["text"]
     assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, *range(10, 16), 17, 18))
+    assert answers[6]["error"] == "line 7 has unknown keys: promt (did you mean prompt?)"
     assert answers[9]["text"] == " w5" * 4
 
 

@@ -8,6 +8,7 @@ for; or it has `error`. Lines come in the order in which answers end.
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Iterator
@@ -128,11 +129,19 @@ def _parse(index: int, text: str) -> Task:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
         return Task(index, {}, f"line {index + 1} is not JSON: {error}")
-    if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
+    if not isinstance(line, dict):
         return Task(index, {}, f"line {index + 1} must be an object with either prompt or messages")
     if unknown := sorted(set(line) - _KNOWN):
-        return Task(index, line, f"line {index + 1} has unknown keys: {', '.join(unknown)}")
+        return Task(index, line, f"line {index + 1} has unknown keys: {', '.join(map(_with_known, unknown))}")
+    if ("prompt" in line) == ("messages" in line):
+        return Task(index, line, f"line {index + 1} must be an object with either prompt or messages")
     return Task(index, line)
+
+
+def _with_known(name: str) -> str:
+    """Return a key that is unknown, with the known one for which it may stand."""
+    close = difflib.get_close_matches(name, sorted(_KNOWN), 1)
+    return f"{name} (did you mean {close[0]}?)" if close else name
 
 
 def _answer(llm: LLM, tasks: list[Task], out: _Output, bar: Any) -> None:
