@@ -15,6 +15,7 @@ from octavo_engine.server.errors import THREADS
 from octavo_engine.server.openai.bodies.body import Body, StrictBody
 from octavo_engine.server.openai.bodies.field_types import (
     MAX_TOKENS,
+    WHOLE,
     Label,
     Name,
     StopString,
@@ -152,7 +153,7 @@ class Thinking(Body):
     """
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=1024, le=MAX_TOKENS)] | None = None
+    budget_tokens: Annotated[int, Field(ge=1024, le=MAX_TOKENS), WHOLE] | None = None
 
 
 class OutputFormat(Body):

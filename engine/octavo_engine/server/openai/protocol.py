@@ -14,6 +14,7 @@ from octavo_engine.server.openai.bodies.body import Body
 from octavo_engine.server.openai.bodies.field_types import (
     MAX_N,
     MAX_TOKENS,
+    WHOLE,
     BadWords,
     Content,
     Effort,
@@ -129,7 +130,7 @@ class SamplingFields(Body):
 
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Ratio | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS), WHOLE] | None = None
     min_p: Ratio | None = None
     seed: Seed | None = None
     presence_penalty: Penalty | None = None
@@ -140,7 +141,7 @@ class SamplingFields(Body):
     """The only tokens that an answer may have. If the model's end is not among them, the answer ends by max_tokens."""
     bad_words: BadWords | None = None
     """Texts that an answer does not contain in the tokens into which the tokenizer divides them."""
-    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE] | None = None
     stop: Stop | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
@@ -162,8 +163,8 @@ class GenerationBody(RefusedFields, IgnoredFields, StructuredFields, SamplingFie
     model: Name | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N), WHOLE] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_N), WHOLE] | None = None
     """Must be equal to n, since answers are not ranked."""
     max_tokens: TokenCount | None = None
     skip_special_tokens: bool | None = None
@@ -273,7 +274,7 @@ class CompletionBody(GenerationBody):
     """The body of POST /v1/completions."""
 
     prompt: Prompts
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE] | None = None
     """0 generates nothing; the answer has the prompt and its log probabilities, if they are asked for."""
     echo: bool | None = None
     logprobs: TopLogprobs | None = None

@@ -14,6 +14,7 @@ from octavo_engine.server.openai.bodies.body import Body
 from octavo_engine.server.openai.bodies.field_types import (
     MAX_INPUTS,
     MAX_TOKENS,
+    WHOLE,
     Inputs,
     Label,
     Name,
@@ -60,7 +61,7 @@ class EmbeddingBody(PooledBody):
 
     input: Inputs
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE] | None = None
     """How many numbers of each vector are returned, its first ones; the result is scaled to length 1."""
     normalize: bool | None = None
     """Whether vectors are scaled to length 1; by default as the model's files say."""
@@ -122,7 +123,7 @@ class RerankBody(PooledBody):
 
     query: Text
     documents: Documents
-    top_n: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    top_n: Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE] | None = None
     """How many of the best documents are returned; 0 and null mean all."""
     return_documents: bool | None = None
     max_tokens_per_doc: NotYet = None

@@ -67,6 +67,8 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (CHAT, {"messages": [HI], "max_tokens": True}, "max_tokens", "integer"),
     (CHAT, {"messages": [HI], "max_tokens": "5"}, "max_tokens", "integer"),
     (CHAT, {"messages": [HI], "max_tokens": 10**9}, "max_tokens", "less than or equal"),
+    (CHAT, {"messages": [HI], "max_tokens": 5.5}, "max_tokens", "integer"),
+    (CHAT, {"messages": [HI], "max_tokens": 1e300}, "max_tokens", "less than or equal"),
     (CHAT, {"messages": [HI], "temperature": 2.1}, "temperature", "less than or equal to 2"),
     (CHAT, {"messages": [HI], "temperature": -0.1}, "temperature", "greater"),
     (CHAT, {"messages": [HI], "top_p": 1.01}, "top_p", "less"),

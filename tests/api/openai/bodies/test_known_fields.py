@@ -344,3 +344,13 @@ def test_the_fields_that_become_grammars_are_found() -> None:
     assert ("output_config", "format", "schema") in found
     unused = [name for name in GRAMMAR_FIELDS if not any(name in names for names in found)]
     assert unused == []
+
+
+def test_a_whole_number_may_be_written_with_a_point(server: Served) -> None:
+    """JSON Schema and vLLM take 5.0 for an integer; programs that compute a number of tokens send it."""
+    numbers = {"max_tokens": 5.0, "n": 2.0, "seed": 7.0, "top_k": 3.0, "min_tokens": 1.0}
+    numbers |= {"logprobs": True, "top_logprobs": 2.0}
+    assert server.http.post(CHAT, json={**ASK, **numbers}).status_code == 200
+    sampling = server.engine.requests[0].sampling
+    found = [sampling.max_tokens, sampling.top_k, sampling.min_tokens, sampling.logprobs, len(server.engine.requests)]
+    assert (found, set(map(type, found))) == ([5, 3, 1, 2, 2], {int})

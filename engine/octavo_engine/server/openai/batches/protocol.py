@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from octavo_engine.server.openai.bodies.body import StrictBody
-from octavo_engine.server.openai.bodies.field_types import Metadata
+from octavo_engine.server.openai.bodies.field_types import WHOLE, Metadata
 
 Endpoint = Literal[
     "/v1/chat/completions",
@@ -26,7 +26,7 @@ class OutputExpiry(StrictBody):
     """The time for which the files that a batch writes are kept."""
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=LEAST_LIFETIME, le=MOST_LIFETIME)]
+    seconds: Annotated[int, Field(ge=LEAST_LIFETIME, le=MOST_LIFETIME), WHOLE]
 
 
 class BatchBody(StrictBody):

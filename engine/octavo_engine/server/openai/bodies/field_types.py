@@ -24,6 +24,13 @@ MAX_N = 128
 """The largest n, as in OpenAI's API. A prompt is computed once for all of its choices."""
 MAX_TOKEN_ID = (1 << 31) - 1
 
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Lets JSON write a whole number as 5.0, which is an integer for JSON Schema, and which vLLM takes too."""
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=512)]
 Label = Annotated[str, Field(max_length=4096)]
@@ -31,16 +38,16 @@ Label = Annotated[str, Field(max_length=4096)]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
-TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Logits are divided by the penalty: with a much smaller one they would not be finite."""
 Timeout = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=False)]
-Priority = Annotated[int, Field(ge=-1000, le=1000)]
-Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
-TopLogprobs = Annotated[int, Field(ge=0, le=20)]
+Priority = Annotated[int, Field(ge=-1000, le=1000), WHOLE]
+Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1), WHOLE]
+TopLogprobs = Annotated[int, Field(ge=0, le=20), WHOLE]
 LogitBias = Annotated[
     dict[
         Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")],
@@ -60,7 +67,7 @@ def _not_zero(value: int) -> int:
     return value
 
 
-PromptTruncation = Annotated[int, Field(ge=-1, le=MAX_TOKENS), AfterValidator(_not_zero)]
+PromptTruncation = Annotated[int, Field(ge=-1, le=MAX_TOKENS), WHOLE, AfterValidator(_not_zero)]
 
 
 _MAX_DEPTH = 4

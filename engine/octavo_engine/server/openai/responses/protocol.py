@@ -15,6 +15,7 @@ from octavo_engine.server.openai.bodies.body import Body, StrictBody
 from octavo_engine.server.openai.bodies.field_types import (
     MAX_TEXT,
     MAX_TOKENS,
+    WHOLE,
     Content,
     Effort,
     Label,
@@ -270,5 +271,5 @@ class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
     conversation: NothingStored = None
     prompt: NothingStored = None
     background: OnlyFalse = None
-    max_tool_calls: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE] | None = None
     """Has no effect: only clients call tools."""
