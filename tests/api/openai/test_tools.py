@@ -298,6 +298,54 @@ def test_arguments_are_an_object_whatever_else_the_schema_allows(tokenizer: Toke
     assert takes_anything(Tool("f", {"type": ["null", "object"], "additionalProperties": True}))
 
 
+ODD: Any = {
+    "type": "object",
+    "properties": {
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+        "size": {"oneOf": [{"type": "integer"}, {"minimum": 2, "type": "number"}]},
+    },
+    "required": ["tags"],
+    "if": {"properties": {"size": {"const": 1}}}, "then": {"required": ["size"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "tag"}}, "auto"])
+def test_what_no_grammar_can_enforce_is_left_to_the_model_unless_a_function_is_strict(
+    choice: Any, tokenizer: Tokenizer
+) -> None:
+    """Servers of tools have such schemas. OpenAI enforces none of a schema that is not strict."""
+    function = {"name": "tag", "parameters": ODD}
+    asked = {"messages": ASK, "tools": [{"type": "function", "function": function}, NOW], "tool_choice": choice}
+    if choice == "auto":
+        asked["response_format"] = {"type": "json_object"}
+    model = LoadedModel(READY, tokenizer)
+    grammar = prepare(model, json.dumps(asked).encode()).sampling.grammar
+    tokens = vocabulary(tokenizer, tokenizer.vocab_size, [2])
+    for arguments, allowed in (
+        ('{"tags": ["a", "a"], "size": 2}', True),
+        ('{"tags": ["c"]}', False),
+        ('{"tags": [], "size": "x"}', False),
+        ("{}", False),
+    ):
+        matcher = LLMatcher(tokens, grammar)
+        ids = tokens.tokenize_str(f'<tool_call>\n{{"name": "tag", "arguments": {arguments}}}\n</tool_call>')
+        assert (matcher.try_consume_tokens(ids) == len(ids)) == allowed, arguments
+    strict = {**asked, "tools": [{"type": "function", "function": {**function, "strict": True}}, NOW]}
+    with pytest.raises(APIError, match=r'^tools: the arguments of tag: .*"if", "then"'):
+        prepare(model, json.dumps(strict).encode())
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_the_tool_whose_schema_is_wrong_is_named_with_its_own_paths(server: Served, place: int) -> None:
+    functions = [{"name": f"f{each}", "parameters": PARAMETERS} for each in range(5)]
+    functions[place] = {"name": "lost", "parameters": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}}}
+    tools = [{"type": "function", "function": each} for each in functions]
+    answer = server.http.post(CHAT, json={"messages": ASK, "tools": tools, "tool_choice": "required"})
+    assert answer.json()["error"]["message"] == (
+        "tools: the arguments of lost: a $ref leads to '/$defs/a', which the schema does not have"
+    )
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_named(server: Served, name: str) -> None:
     fields, param = WRONG[name]

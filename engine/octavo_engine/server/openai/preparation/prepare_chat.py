@@ -80,7 +80,8 @@ def _form_and_grammar(
         return replace(form, format=format_.name, demanded=True), grammar
     if grammar is not None:
         schema = schema_of_content(body) if tools else None
-        either = None if schema is None else calls.or_calls(schema, tools, several=not single)
+        held = [tool.enforceable() for tool in body.offered]
+        either = None if schema is None else calls.or_calls(schema, held, several=not single)
         return (AnswerForm(), grammar) if either is None else (form, either)
     if tools and calls.format is None:
         message = (

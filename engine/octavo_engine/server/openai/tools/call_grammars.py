@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo_engine.output_parsing.formats import FORCED, FORMATS, Format, format_of
+from octavo_engine.output_parsing.formats.call_schema import arguments_schema
 from octavo_engine.output_parsing.formats.forms import (
     SPACES,
     Form,
@@ -24,7 +25,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.structured_outputs.fields import wrong_grammar
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import GrammarError
-from octavo_engine.structured.grammar_check import SlowGrammarError, check_grammar
+from octavo_engine.structured.grammar_check import CheckPausedError, SlowGrammarError, check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.structured.vocabulary import outline
 
@@ -64,7 +65,7 @@ class CallGrammars:
         try:
             return FORCED, self._grammar(self._calls(FORCED, tools, several))
         except GrammarError as error:
-            raise wrong_grammar(error, "tools") from None
+            raise self._wrong(error, tools) from None
 
     def or_calls(self, schema: dict[str, Any], tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is JSON under a schema or consists of calls, as in OpenAI's API.
@@ -79,7 +80,7 @@ class CallGrammars:
         except NoFormError:
             return None
         except GrammarError as error:
-            raise wrong_grammar(error, "tools") from None
+            raise self._wrong(error, tools) from None
 
     def strict(self, tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is any text, and whose calls follow their schemas.
@@ -101,7 +102,31 @@ class CallGrammars:
         try:
             return self._checked(self._behind_reasoning(text_or_calls))
         except GrammarError as error:
-            raise wrong_grammar(error, "tools") from None
+            raise self._wrong(error, held) from None
+
+    def _wrong(self, error: GrammarError, tools: Sequence[Tool]) -> APIError:
+        """Return the error 400 of tools whose grammar has this error; it names the tool whose schema is the reason."""
+        if isinstance(error, SlowGrammarError):
+            return wrong_grammar(error, "tools")
+        try:
+            while len(tools) > 1:
+                half = len(tools) // 2
+                tools = tools[:half] if self._error_in(tools[:half]) is not None else tools[half:]
+            if (own := self._error_in(tools)) is not None:
+                error = GrammarError(f"the arguments of {tools[0].name}: {own}")
+        except CheckPausedError:
+            pass
+        return wrong_grammar(error, "tools")
+
+    def _error_in(self, tools: Sequence[Tool]) -> GrammarError | None:
+        """Return the error in the schemas of tools themselves, without the format of calls; None if there is none."""
+        forms = [json_form(arguments_schema(tool)) for tool in tools if not tool.lark]
+        try:
+            if forms:
+                self._checked(either(forms))
+        except GrammarError as error:
+            return error
+        return None
 
     def _holds(self, format_: Format, tool: Tool) -> bool:
         """Return True if a format can hold the arguments of a tool to their schema."""

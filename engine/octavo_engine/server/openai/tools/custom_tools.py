@@ -66,6 +66,10 @@ class CustomTool(Body):
         lark = form.grammar.definition if isinstance(form, GrammarInput) and form.grammar.syntax == "lark" else ""
         return Tool(self.name, self._parameters(), custom=True, lark=lark)
 
+    def enforceable(self) -> Tool:
+        """Return the tool for the grammar of a call, which holds the input to its whole format."""
+        return self.tool()
+
     def described(self) -> dict[str, Any]:
         """Return the tool in the form that chat templates expect: as a function."""
         function = {"name": self.name, "description": self.custom.description, "parameters": self._parameters()}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.json_schema.best_effort import enforceable_schema
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.body import Body
@@ -31,7 +32,7 @@ class FunctionDefinition(Body):
     description: ToolDescription | None = None
     parameters: OptionalArgumentsSchema = None
     strict: bool | None = None
-    """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
+    """True if the arguments of calls must follow the whole schema, also where the model decides about calls."""
 
 
 def _is_function(value: Any) -> Any:
@@ -64,6 +65,10 @@ class FunctionTool(Body):
     def tool(self) -> Tool:
         """Return the function in the form that the formats of tool calls use."""
         return Tool(self.name, self.function.parameters or {})
+
+    def enforceable(self) -> Tool:
+        """Return the function for the grammar of a call: unless it is strict, without what no grammar can enforce."""
+        return self.tool() if self.strict else Tool(self.name, enforceable_schema(self.function.parameters or {}))
 
     def described(self) -> dict[str, Any]:
         """Return the function in the form that chat templates expect."""
@@ -238,7 +243,7 @@ def demand(fields: ToolFields) -> Demand | None:
     if chosen:
         tools = [tool for tool in tools if tool.name in chosen]
     several = not isinstance(choice, NamedTool) and fields.parallel_tool_calls is not False
-    return Demand([tool.tool() for tool in tools], several)
+    return Demand([tool.enforceable() for tool in tools], several)
 
 
 def _names_in(choice: Any) -> list[str]:
