@@ -11,6 +11,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
@@ -247,6 +248,22 @@ def test_dates_are_those_of_the_calendar() -> None:
         ({"anyOf": [{"$ref": "#/$defs/day"}], "$defs": {"day": {"type": "string", "format": "date"}}},
          "0000-01-01", False),
         ({"enum": [{"format": "date"}, "x"]}, "x", True),
+        *[({"format": "uri-reference"}, text, True)
+          for text in ("", "/", "/a/b?c=/#?", "a/b", "..", "//host/a", "https://h.example:80/a%20b", "?x", "#f")],
+        *[({"format": "iri-reference"}, text, False)
+          for text in (" ", "//", "https://", "%zz", "a:b", "ü", "a\\b", "#a#b")],
+        *[({"format": "uri-template"}, text, True)
+          for text in ("", "/a/{b}", "http://h{/x}{?a,b*}", "{+x:3}", "a%20b")],
+        *[({"format": "uri-template"}, text, False) for text in ("{", "}", "{}", "{a b}", "{a:0}", "{,a}", "<", "%x")],
+        *[({"format": "json-pointer"}, text, True) for text in ("", "/a/b~0~1", "//", "/a b")],
+        *[({"format": "json-pointer"}, text, False) for text in ("a", "/~", "#/a")],
+        *[({"format": "relative-json-pointer"}, text, True) for text in ("0", "1#", "2/a")],
+        *[({"format": "relative-json-pointer"}, text, False) for text in ("", "01", "/a", "1#a")],
+        ({"format": "iri"}, "https://h.example/a", True), ({"format": "iri"}, "/a", False),
+        ({"format": "idn-email"}, "a@h.example", True), ({"format": "idn-email"}, "a", False),
+        ({"format": "idn-hostname"}, "h.example", True), ({"format": "idn-hostname"}, "-h", False),
+        ({"format": "password", "minLength": 2}, "a b", True), ({"format": "password", "minLength": 2}, "a", False),
+        ({"format": "int64"}, 5, True), ({"type": "integer", "format": "int64"}, "5", False),
     ],
 )  # fmt: skip
 def test_formats_are_exact_wherever_they_stand(schema: dict[str, Any], text: str, taken: bool) -> None:
@@ -307,8 +324,7 @@ def test_what_looks_like_a_format_is_left_alone() -> None:
     exact = exact_schema(schema).value
     assert exact["properties"]["format"] == schema["properties"]["format"] and exact["default"] == schema["default"]
     assert "pattern" in exact["properties"]["const"]
-    with pytest.raises(GrammarError, match="banana"):
-        check_grammar(json_schema_grammar({"type": "string", "format": "banana"}))
+    assert exact_schema({"format": "banana"}).value == {}  # JSON Schema does not define it
 
 
 @pytest.mark.parametrize(
@@ -370,6 +386,85 @@ def test_an_object_that_only_lists_its_properties_has_no_others(schema: dict[str
     written = tokens.tokenize_str('{"a": 1, "b": 2}')
     tag = LLMatcher(tokens, structural_tag_grammar({"type": "json_schema", "json_schema": schema}))
     assert (tag.validate_tokens(written) == len(written)) != closed
+
+
+_OF_A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_OF_B = {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}
+_CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "a": {}}, "required": ["kind"]}
+_DOG = {"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}, "b": {}}, "required": ["kind"]}
+_DEFS = {"a": _OF_A, "b": _OF_B, "cat": _CAT, "dog": _DOG, "closed": {**_OF_B, "additionalProperties": False}}
+
+
+def _one_of(*each: Any) -> dict[str, Any]:
+    return {"oneOf": [{"$ref": f"#/$defs/{one}"} if isinstance(one, str) else one for one in each]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        (_one_of("a", {"type": "null"}), [{"a": 1}, None], [{"b": "x"}, "x"]),
+        (_one_of("a", {"type": "array", "items": {"$ref": "#/$defs/a"}}), [{"a": 1}, [{"a": 1}]], [1]),
+        (_one_of("a", {"enum": [None, "none"]}), [{"a": 1}, "none"], [1]),
+        (_one_of({"type": "integer"}, {"type": ["string", "null"]}), [1, "x", None], [1.5]),
+        (_one_of("cat", "dog", {"const": 1}), [{"kind": "cat"}, {"kind": "wolf"}, 1], [{"kind": "bird"}, {}]),
+        (_one_of("a", "closed"), [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
+        (_one_of(_OF_A, _OF_B), [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
+        ({"items": _one_of(_OF_A, _OF_B, {"type": "null"})}, [[{"a": 1}, None]], [[{"a": 1, "b": "x"}]]),
+    ],
+)  # fmt: skip
+def test_one_of_schemas_is_any_of_them_where_a_value_is_valid_under_one_only(
+    schema: dict[str, Any], taken: Any, refused: Any
+) -> None:
+    """OpenAPI writes a reference that may be null as a `oneOf` of two, and llguidance follows no references there."""
+    tokens, whole = LLTokenizer("byte"), {**schema, "$defs": _DEFS}
+    for value in taken:
+        jsonschema.validate(value, whole)
+        assert takes(tokens, whole, value), value
+    for value in refused:
+        assert not takes(tokens, whole, value), value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _one_of({"type": "integer"}, {"type": "number"}),
+        _one_of("a", "b"),  # {"a": 1, "b": "x"} is valid under both
+        _one_of(_OF_A, {**_OF_B, "required": []}),  # and so is {"a": 1} here
+        _one_of("cat", {**_CAT, "required": []}),
+        _one_of("cat", {**_DOG, "properties": {"kind": {"enum": ["cat", "dog"]}}}),
+        _one_of("a", {**_OF_A, "additionalProperties": False}),
+        _one_of("closed", {**_OF_A, "required": ["b"]}),
+        _one_of({"const": 1}, {"enum": [1.0, "x"]}),
+        _one_of("missing", {"type": "null"}),
+        _one_of("a", True),
+        _one_of("a", {"type": 5}),
+        {"oneOf": []},
+        {"oneOf": {"type": "null"}},
+        {**_one_of("a", {"type": "null"}), "anyOf": [5]},
+    ],
+)
+def test_one_of_schemas_of_which_several_may_hold_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(GrammarError):
+        check_grammar(json_schema_grammar({**schema, "$defs": _DEFS}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "supported"),
+    [
+        ({"type": "array", "uniqueItems": False}, True),
+        ({"type": "array", "uniqueItems": True, "maxItems": 1}, True),
+        ({"type": "string", "uniqueItems": True}, True),
+        ({"type": ["array", "null"], "uniqueItems": True}, False),
+        ({"uniqueItems": True, "maxItems": 2}, False),
+        ({"type": "array", "uniqueItems": 5, "maxItems": 1}, False),
+    ],
+)
+def test_uniqueness_that_forbids_nothing_is_no_error(schema: dict[str, Any], supported: bool) -> None:
+    if supported:
+        check_grammar(json_schema_grammar({"properties": {"x": schema}}))
+    else:
+        with pytest.raises(GrammarError, match="uniqueItems"):
+            check_grammar(json_schema_grammar({"properties": {"x": schema}}))
 
 
 _SIZES = {"additionalProperties": {"type": "integer"}}

@@ -10,8 +10,8 @@ from typing import Any
 
 from octavo_engine.json_schema.walk import changed_schema, only_lists, subschemas
 
-_JOINS = frozenset({"allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
-_REFERS = frozenset({"$ref", "$dynamicRef", "anyOf", "oneOf"})
+_JOINS = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
+_REFERS = frozenset({"$ref", "$dynamicRef", "anyOf"})
 _OF_OBJECTS = frozenset(
     {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"}
 )
@@ -20,7 +20,8 @@ _OF_OBJECTS = frozenset(
 def closed_schema(schema: Any) -> Any:
     """Return the same schema, in which an object that only lists properties has no others.
 
-    A schema that is returned as it is has objects for which several schemas hold at once: each lists only a part.
+    A schema that is returned as it is has objects for which several schemas hold at once: each lists only a part. Or it
+    has a `oneOf` that is not the same as `anyOf`: of objects that are closed, other ones are valid under two schemas.
     """
     return schema if any(map(_joins, subschemas(schema))) else changed_schema(schema, _closed)
 

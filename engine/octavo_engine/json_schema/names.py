@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.json_schema.walk import ANNOTATIONS
+from octavo_engine.json_schema.walk import ANNOTATIONS, referred
 
 _NAMES = "propertyNames"
 _REST = "additionalProperties"
@@ -25,7 +25,7 @@ def without_property_names(schema: dict[str, Any], root: Any) -> dict[str, Any]:
     if _NAMES not in schema:
         return schema
     others = {key: value for key, value in schema.items() if key != _NAMES}
-    rule = _rule(_referred(schema[_NAMES], root))
+    rule = _rule(referred(schema[_NAMES], root))
     rest, listed = others.get(_REST, True), others.get("properties", {})
     if rule == {}:
         return others
@@ -54,14 +54,3 @@ def _rule(names: Any) -> dict[str, Any] | None:
         return {"enum": [rule["const"]]}
     valid = isinstance(rule.get("enum", []), list) and isinstance(rule.get("pattern", ""), str)
     return rule if valid and (not rule or rule.keys() in ({"enum"}, {"pattern"})) else None
-
-
-def _referred(schema: Any, root: Any) -> Any:
-    """Return the schema to which a `$ref` within `root` leads; a schema without one is returned as it is."""
-    reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - ANNOTATIONS == {"$ref"} else None
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return schema
-    found = root
-    for part in reference[2:].split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found

@@ -43,6 +43,17 @@ def names_within(required: Any, names: Mapping[str, Any]) -> bool:
     return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
 
 
+def referred(schema: Any, root: Any) -> Any:
+    """Return the schema to which a `$ref` within `root` leads; a schema without one is returned as it is."""
+    reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - ANNOTATIONS == {"$ref"} else None
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema
+    found = root
+    for part in reference[2:].split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found
+
+
 def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
     """Return a copy of a schema of draft 2020-12 in which `change` has replaced each schema, the inner ones first."""
     if isinstance(schema, list):

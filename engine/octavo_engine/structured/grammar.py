@@ -16,9 +16,11 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.json_schema.alternatives import with_any_of
 from octavo_engine.json_schema.closed import closed_schema
 from octavo_engine.json_schema.controls import names_control_characters
 from octavo_engine.json_schema.formats import with_exact_format
+from octavo_engine.json_schema.items import without_idle_uniqueness
 from octavo_engine.json_schema.names import without_property_names
 from octavo_engine.json_schema.numbers import with_exact_numbers
 from octavo_engine.json_schema.properties import with_counted_properties, with_joined_counts
@@ -43,8 +45,8 @@ WHITESPACE = r"( |\n {0,32})"
 _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
-_MAY_BE_INEXACT = re.compile(r'"format"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]')
-"""What is in the JSON text of each schema that llguidance would not follow exactly, or not at all."""
+_MAY_BE_INEXACT = re.compile(r'"format"|"oneOf"|"uniqueItems"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]')
+"""What is in the JSON text of each schema that llguidance would not follow exactly, or refuses without need."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
 _TOO_MANY_WAYS = "Too many items ("
@@ -106,7 +108,12 @@ def _parsed(text: str) -> Any:
 
 def _narrowed(value: Any) -> Any:
     """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
-    joined = changed_schema(value, lambda each: with_joined_counts(without_property_names(each, root=value)))
+
+    def plain(each: dict[str, Any]) -> dict[str, Any]:
+        each = with_any_of(without_idle_uniqueness(each), root=value)
+        return with_joined_counts(without_property_names(each, root=value))
+
+    joined = changed_schema(value, plain)
     return changed_schema(joined, lambda each: with_exact_numbers(with_exact_format(with_counted_properties(each))))
 
 
