@@ -35,9 +35,7 @@ _MAX_BYTES = 4 << 20
 _UNDER_WAY = ("Fetching", "Loading")
 """States of adapters that may soon be loaded."""
 
-AdapterName = Annotated[
-    str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$"), AfterValidator(check_adapter_name)
-]
+AdapterName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_adapter_name)]
 
 
 class AdapterEntry(BaseModel):

@@ -137,7 +137,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _number(path: Path, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 1e6:
-        raise _wrong(path, name, value, "is not a number that products can be scaled with")
+        raise _wrong(path, name, value, "is not a number between -1e6 and 1e6, other than 0")
     return float(value)
 
 

@@ -65,7 +65,7 @@ def read(
         ({"r": 0}, ["r '0'"]),
         ({"r": "4"}, ["r '4'"]),
         ({"use_rslora": "false"}, ["use_rslora 'false'", "neither true nor false"]),
-        ({"lora_alpha": 1e300}, ["lora_alpha"]),
+        ({"lora_alpha": 1e300}, ["lora_alpha", "is not a number between -1e6 and 1e6, other than 0"]),
         ({"lora_alpha": float("nan")}, ["lora_alpha"]),
         ({"alora_invocation_tokens": [5]}, ["alora_invocation_tokens", "activated LoRA"]),
         ({"rank_pattern": {"(a+)+$": 4}}, ["rank_pattern", "too long"]),
