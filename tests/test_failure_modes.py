@@ -267,6 +267,10 @@ SHOWN: dict[str, dict[str, str]] = {
         """operator/test_disruptions.py
             test_pods_that_are_evicted_again_and_again_before_they_serve_are_named
             test_pods_that_have_served_may_be_evicted""",
+        "pods are deleted again and again before they serve":
+        """operator/test_deleted_pods.py
+            test_pods_that_are_deleted_again_and_again_are_reported_until_all_serve
+            test_pods_that_say_themselves_why_they_end_do_not_count""",
         "a pod's claim does not exist, or has no volume (for example because its StorageClass does not exist)":
         """operator/test_summarize.py test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts
             test_a_missing_volume_is_named test_a_claim_without_a_volume_is_waited_for_and_says_what_helps

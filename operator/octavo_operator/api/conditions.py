@@ -74,6 +74,7 @@ class Reason(StrEnum):
     POD_FAILED = "PodFailed"
     PREEMPTED = "Preempted"
     EVICTED = "Evicted"
+    PODS_DELETED = "PodsDeleted"
     PULL_FAILED = "PullFailed"
     VOLUME_LOST = "VolumeLost"
     RESIZE_FAILED = "ResizeFailed"

@@ -35,6 +35,7 @@ from octavo_operator.reconcile.rollout.deletion_costs import spare_pods_on
 from octavo_operator.reconcile.rollout.rollout import RolloutState, count_of, rollout_state
 from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
+from octavo_operator.reconcile.status.deleted_pods import DeletedPods
 from octavo_operator.reconcile.status.disruptions import Disruptions, EventReader
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
 from octavo_operator.reconcile.status.load_balancer import MissingAddresses, address_patience
@@ -89,6 +90,7 @@ class Reconciler:
         self._statuses = StatusWriter(cluster)
         self._unobserved = unobserved or UnobservedChanges()
         self._disruptions = disruptions or Disruptions()
+        self._deleted = DeletedPods()
         self._addresses = MissingAddresses()
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
@@ -103,6 +105,7 @@ class Reconciler:
             self._statuses.forget(key)
             self._unobserved.forget(key)
             self._disruptions.forget(key)
+            self._deleted.forget(key)
             self._addresses.forget(key)
             self._failing.pop(key, None)
             return None
@@ -117,11 +120,18 @@ class Reconciler:
         since = self._unobserved.note(key, observed, self._clock())
         template = self._unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
-        ended = await self._disruptions.note(self._cluster, key, observed.pods, _has_all_replicas(key, observed))
+        ended = await self._ended_pods(key, observed)
         observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=ended)
         waits = self._addresses.note(key, reading.service, observed, self._clock())
         observed = replace(observed, unaddressed_since=waits)
         return await self._reconcile(key, reading.service, observed)
+
+    async def _ended_pods(self, key: Key, observed: Observation) -> Sequence[Problem]:
+        """Return the problems that others end pods before there are all replicas."""
+        deployment = observed.children.get(("Deployment", key[1]), {})
+        complete = _has_all_replicas(deployment)
+        ended = await self._disruptions.note(self._cluster, key, observed.pods, complete)
+        return [*ended, *self._deleted.note(key, deployment, observed.pods, complete, self._clock())]
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         refusal = _not_acted_on(service) or self._forbidden(service)
@@ -304,9 +314,8 @@ def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) 
     return {kind: why for kind, why in unwatched.items() if kind.name in names}
 
 
-def _has_all_replicas(key: Key, observed: Observation) -> bool:
+def _has_all_replicas(deployment: Mapping[str, Any]) -> bool:
     """Return True if as many replicas are available as the Deployment should have."""
-    deployment = observed.children.get(("Deployment", key[1]), {})
     return count_of(deployment, "availableReplicas") >= int((deployment.get("spec") or {}).get("replicas") or 0)
 
 

@@ -51,14 +51,16 @@ class AdmissionRetries:
 
 
 def is_changed_by_admission(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Return True if a Service selects other pods, leads to another port or lacks the label by which its EndpointSlices
-    are known, or a Deployment has other replicas, or another image with which nothing serves.
+    """Return True if a child lacks the label by which the watches, and a Service's EndpointSlices, are known; if a
+    Service selects other pods or leads to another port; or if a Deployment has other replicas, or another image with
+    which nothing serves.
     """
     wanted, there = manifest["spec"], live.get("spec") or {}
+    label = (manifest["metadata"].get("labels") or {}).get(SERVICE_LABEL)
+    if (live["metadata"].get("labels") or {}).get(SERVICE_LABEL) != label:  # no watch reports its changes
+        return True
     if manifest["kind"] == "Service":
-        label = manifest["metadata"]["labels"][SERVICE_LABEL]
-        known = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL) == label
-        return bool(not known or wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
+        return bool(wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
     if manifest["kind"] != "Deployment":
         return False
     # A webhook may have put a mirror's image there, which is as good where it can be pulled.

@@ -89,6 +89,8 @@ BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
     ("Service", {"spec": {"selector": {"mesh": "yes"}}}),
     ("Service", {"spec": {"ports": [{"name": "more", "port": 9999, "targetPort": 9999}, OUR_PORT]}}),
     ("Service", {"metadata": {"labels": {SERVICE_LABEL: GONE}}}),
+    ("Deployment", {"metadata": {"labels": {SERVICE_LABEL: GONE}}}),
+    ("PodDisruptionBudget", {"metadata": {"labels": {SERVICE_LABEL: GONE}}}),
     ("Deployment", {"spec": {"replicas": 0}}),
     ("Deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": "mirror/gone"}]}}}}),
 ]
