@@ -44,6 +44,7 @@ class Server:
         """HorizontalPodAutoscalers of others."""
         self.events_of_pods: list[dict[str, Any]] = []
         """Events of the scheduler."""
+        self.all_pods: list[dict[str, Any]] = []
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch reports nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {
@@ -81,10 +82,12 @@ class Server:
         return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
 
     async def list_selected(
-        self, kind: Kind, namespace: str, selector: str, *, fields: str = ""
+        self, kind: Kind, namespace: str, selector: str, *, metadata_only: bool = False, fields: str = ""
     ) -> list[dict[str, Any]]:
         if kind.name == "Event":
             return self.events_of_pods
+        if kind is POD:
+            return self.all_pods
         assert (kind.name, selector) == ("HorizontalPodAutoscaler", "")
         if kind.name in self.unread:
             raise self.unread[kind.name]

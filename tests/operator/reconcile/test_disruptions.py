@@ -36,25 +36,34 @@ def preempted(
     return dict(trimmed(POD, merged(SERVING_POD, ended)))
 
 
+BY_UID = "ef954f59-5c16-4b8e-82d3-0df40aaf3c8c"
+SCHEDULERS_EVENT = {"reason": "Preempted", "note": f"Preempted by pod {BY_UID} on node n1"}
+
+
 class Events:
     """The scheduler's Events, which name the pod for which others were ended."""
 
     def __init__(self, by: str = "", allowed: bool = True) -> None:
         self.by = by
+        self.place = "spec.nodeName=n1"
         self.allowed = allowed
         self.fails = False
+        self.may_list_all_pods = True
         self.asked: list[str] = []
 
     async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
-        return self.allowed
+        return self.may_list_all_pods if kind is POD and not namespace else self.allowed
 
     async def list_selected(
-        self, kind: Kind, namespace: str, selector: str, *, fields: str = ""
+        self, kind: Kind, namespace: str, selector: str, *, metadata_only: bool = False, fields: str = ""
     ) -> list[dict[str, Any]]:
         self.asked.append(f"{kind.name} {namespace} {fields}")
         if self.fails:
             raise ApiError(503, "x", "try later")
-        return [{"related": {"kind": "Pod", "namespace": "other", "name": self.by}}] if self.by else []
+        if kind is POD:
+            found = {"namespace": "other", "name": self.by, "uid": BY_UID}
+            return [{"metadata": found}] if self.by and fields == self.place else []
+        return [SCHEDULERS_EVENT] if self.by else []
 
 
 async def said(known: Disruptions, events: Events, *pods: dict[str, Any], complete: bool = False) -> str:
@@ -70,10 +79,21 @@ async def test_the_pod_for_which_another_was_ended_is_named_once_its_event_is_th
     events.fails, events.by = False, "important"
     named = await said(known, events)
     assert "to make room for pod other/important, which has a higher priority" in named
-    assert events.asked[-1] == "Event llm regarding.uid=p1,reason=Preempted"
+    assert events.asked[-2:] == ["Event llm regarding.uid=p1,reason=Preempted", "Pod  spec.nodeName=n1"]
     asked = len(events.asked)
     assert await said(known, events) == named
     assert len(events.asked) == asked, "it is known"
+
+
+async def test_a_pod_that_is_about_to_get_the_room_is_named_and_otherwise_its_uid() -> None:
+    events = Events("important")
+    events.place = "status.nominatedNodeName=n1"
+    assert "for pod other/important, which" in await said(Disruptions(), events, preempted())
+    events.place = "nowhere"
+    assert f"to make room for the pod of uid {BY_UID}, which" in await said(Disruptions(), events, preempted())
+    events.may_list_all_pods, asked = False, len(events.asked)
+    assert f"the pod of uid {BY_UID}, which" in await said(Disruptions(), events, preempted())
+    assert events.asked[asked:] == ["Event llm regarding.uid=p1,reason=Preempted"]
 
 
 async def test_what_was_preempted_is_forgotten_when_all_replicas_are_there() -> None:
@@ -131,7 +151,8 @@ async def test_the_status_says_it_until_another_pod_serves() -> None:
     with_pods(server, ready=1)
     await operator.reconcile(KEY)
     assert server.reason("Ready") == "Serving"
-    server.events_of_pods = [{"related": {"namespace": "other", "name": "important"}}]
+    server.events_of_pods = [SCHEDULERS_EVENT]
+    server.all_pods = [{"metadata": {"namespace": "other", "name": "important", "uid": BY_UID}}]
     server.indexes[POD.plural][KEY] = [preempted(), trimmed(POD, WAITING_POD)]
     await operator.reconcile(KEY)
     with_pods(server, ready=0)

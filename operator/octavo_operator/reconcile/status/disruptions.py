@@ -6,13 +6,14 @@ a higher priority has taken it (preemption), or it loads until it is evicted too
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.api_requests.api_error import ApiError
-from octavo_operator.reconcile.kinds import EVENT, Kind
+from octavo_operator.reconcile.kinds import EVENT, POD, Kind
 from octavo_operator.reconcile.observation.observe import Key, Object
 from octavo_operator.reconcile.pods.pod_view import condition_of
 from octavo_operator.reconcile.problem import Problem
@@ -27,6 +28,8 @@ pod, which says more (`failed_pods`).
 """
 _AGAIN = 2
 """Evictions before the pod had served that count as a problem; one may be a drain."""
+_BY = re.compile(r"by pod ([0-9a-f-]{36})")
+"""The pod's uid, in the words of the scheduler, which does not name it."""
 _SHOWN = 3
 _MOST = 50
 """Pods of one LLMService that are remembered."""
@@ -39,7 +42,7 @@ class EventReader(Protocol):
         """Return True if this operator may do so."""
 
     async def list_selected(
-        self, kind: Kind, namespace: str, selector: str, *, fields: str = ""
+        self, kind: Kind, namespace: str, selector: str, *, metadata_only: bool = False, fields: str = ""
     ) -> Sequence[Mapping[str, Any]]:
         """Return the objects of the kind that both selectors select; "": all of the namespace."""
 
@@ -48,7 +51,7 @@ class EventReader(Protocol):
 class _Victim:
     """A pod that was ended: for what reason, its name, its node, when (RFC 3339), and whether it was ready.
 
-    `by`: the pod for which it was preempted; empty: that is not known.
+    `by`: the pod for which it was preempted, in words; empty: that is not known.
     """
 
     reason: str
@@ -76,7 +79,7 @@ class Disruptions:
         victims = dict([*{**before, **ended, **before}.items()][-_MOST:])  # in the order in which they were seen
         for uid, victim in victims.items():
             if victim.reason == _PREEMPTION and not victim.by:
-                victim.by = await _preemptor(cluster, key[0], uid)
+                victim.by = await _preemptor(cluster, key[0], uid, victim.node)
         if victims:
             self._victims[key] = victims
         return _problems(victims.values())
@@ -86,8 +89,8 @@ class Disruptions:
         self._victims.pop(key, None)
 
 
-async def _preemptor(cluster: EventReader, namespace: str, uid: str) -> str:
-    """Return the pod for which that of this uid was ended, as the scheduler's Event says; empty: it is not known.
+async def _preemptor(cluster: EventReader, namespace: str, uid: str, node: str) -> str:
+    """Return for which pod that of this uid was ended, as the scheduler's Event says; empty: it is not known.
 
     That is no reason for a pass to fail.
     """
@@ -95,10 +98,20 @@ async def _preemptor(cluster: EventReader, namespace: str, uid: str) -> str:
         if not await cluster.may("list", EVENT, namespace):
             return ""
         events = await cluster.list_selected(EVENT, namespace, "", fields=f"regarding.uid={uid},reason=Preempted")
+        found = next((found[1] for each in events if (found := _BY.search(str(each.get("note"))))), "")
+        return await _named(cluster, found, node) if found else ""
     except ApiError:
         return ""
-    others = (each.get("related") or {} for each in events)
-    return next((f"{each.get('namespace')}/{each['name']}" for each in others if each.get("name")), "")
+
+
+async def _named(cluster: EventReader, uid: str, node: str) -> str:
+    """Return the pod of this uid, which the scheduler has put on the node or will, by its name if it can be found."""
+    if await cluster.may("list", POD, ""):
+        for place in ("spec.nodeName", "status.nominatedNodeName"):
+            for pod in await cluster.list_selected(POD, "", "", metadata_only=True, fields=f"{place}={node}"):
+                if pod["metadata"]["uid"] == uid:
+                    return f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    return f"the pod of uid {uid}"
 
 
 def _victim(pod: Object) -> _Victim | None:
@@ -129,10 +142,10 @@ def _preempted(victims: Sequence[_Victim]) -> Problem:
 
 def _for_whom(victim: _Victim) -> str:
     if victim.by:
-        return f" to make room for pod {victim.by}, which has a higher priority"
+        return f" to make room for {victim.by}, which has a higher priority"
     return (
-        " to make room for a pod of a higher priority (kubectl get events --field-selector reason=Preempted --output "
-        "yaml names it as related)"
+        " to make room for a pod of a higher priority (kubectl get events --field-selector reason=Preempted shows its "
+        "uid)"
     )
 
 
