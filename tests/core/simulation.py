@@ -14,6 +14,7 @@ from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import BlockOpKind, RequestOutput, StepOutputs, StepPlan, StepResult
+from octavo_engine.core.step_cost import StepCost
 from octavo_engine.sampling_params import SamplingParams
 
 
@@ -47,6 +48,18 @@ def make_scheduler(
         **rules,  # type: ignore[arg-type]
     )
     return Scheduler(settings, memory)
+
+
+class FixedCost(StepCost):
+    """A cost of steps that does not learn how much context one may read."""
+
+    def _observe_context(self, seconds: float, tokens: int, context: int) -> None:
+        pass
+
+
+def limit_context(scheduler: Scheduler, context: float) -> None:
+    """Let the decodes of each step read `context` tokens, and its chunks as many."""
+    scheduler.planner.cost = FixedCost(context_limit=context)
 
 
 def make_engine(**rules: object) -> tuple[Scheduler, Device]:

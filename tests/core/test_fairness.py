@@ -446,3 +446,16 @@ def test_answers_are_charged_while_they_grow() -> None:
     for number in range(60):
         step(scheduler, device, number * 0.1)
     assert scheduler._policy.accounts["a"].deficit < -40
+
+
+def test_a_short_prompt_waits_for_no_more_than_its_own_chunks_beside_long_ones_of_several_keys() -> None:
+    """Two of eight keys with long prompts took each step of a slow device, as none of them was busy: it waited 40 s."""
+    scheduler, device = make_engine(blocks=256, seqs=8, tokens=64)
+    for tenant in "abc":
+        add(scheduler, tenant, 900, tenant=tenant)
+    for number in range(3):
+        step(scheduler, device, float(number))
+    short = add(scheduler, "short", 20, tenant="other", arrival=3.0)
+    for number in range(3, 6):
+        step(scheduler, device, float(number))
+    assert short.num_output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
-from simulation import make_scheduler
+from simulation import limit_context, make_scheduler
 
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.scheduler import Scheduler
@@ -39,6 +39,7 @@ class World:
     ageing_seconds: float
     watermark: float
     ahead: int
+    context: float
 
     @property
     def groups(self) -> list[KVGroup]:
@@ -47,7 +48,7 @@ class World:
 
     def scheduler(self) -> Scheduler:
         """A scheduler for it. Swapping, where there is space, always looks cheap."""
-        return make_scheduler(
+        scheduler = make_scheduler(
             groups=self.groups,
             blocks=self.blocks,
             block_size=self.block_size,
@@ -65,6 +66,8 @@ class World:
             ageing_seconds=self.ageing_seconds,
             watermark=self.watermark,
         )
+        limit_context(scheduler, self.context)
+        return scheduler
 
 
 WORLDS = st.builds(
@@ -84,4 +87,5 @@ WORLDS = st.builds(
     ageing_seconds=st.sampled_from([3.0, 30.0]),
     watermark=st.sampled_from([0.0, 0.1]),
     ahead=st.integers(0, 1),
+    context=st.sampled_from([float("inf"), 30.0, 100.0]),
 )

@@ -55,13 +55,12 @@ class AdmissionPolicy:
         for state in prefilling:
             priority = self.waiting.priority(state)
             levels[priority] = min(levels.get(priority, priority), self.waiting.level(state, now))
-        first: list[RequestState] = []
-        later: list[RequestState] = []
+        first, later = list[RequestState](), list[RequestState]()
         for state in prefilling:
             priority, level = self.waiting.priority(state), self.waiting.level(state, now)
             outranked = any(other < priority and its_level < level for other, its_level in levels.items())
             (later if outranked or self.accounts.heavy(state.tenant) else first).append(state)
-        return sorted(first, key=lambda state: self.accounts.busy(state.tenant)), later
+        return sorted(first, key=lambda state: self.accounts[state.tenant].used / state.request.weight), later
 
     def prompt_limit(self, tenant: str, planned: Mapping[str, int], room: int) -> int:
         """Return how many prompt tokens of a tenant a step with `planned` tokens and `room` for more may still get."""
@@ -115,7 +114,7 @@ class AdmissionRound:
     """One step's admissions: decides which waiting request is tried next, given the results of earlier tries."""
 
     def __init__(self, policy: AdmissionPolicy, max_skips: int, now: float, over_share: set[str]) -> None:
-        """Begin a round at `now`, in which the tenants in `over_share` get no more."""
+        """Begin a round at `now`, in which the tenants in `over_share`, to which others may be added, get no more."""
         self._policy = policy
         self._max_skips = max_skips
         self._order = policy.waiting.order(now)
@@ -133,10 +132,6 @@ class AdmissionRound:
         """Return True if this round skips a request: too few blocks are free, or its adapter is not ready."""
         adapter = state.request.adapter
         return state in self._blocked or (adapter != "" and not self._policy.adapter_is_ready(adapter))
-
-    def over_share(self, state: RequestState) -> None:
-        """Note that a request's tenant has used up its share of this step."""
-        self._over_share.add(state.tenant)
 
     def admitted(self) -> None:
         """Note that a request was admitted before blocked ones, none of which may be skipped too often."""

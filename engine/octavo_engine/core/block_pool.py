@@ -40,11 +40,9 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Take `count` blocks with one reference each. Callers must have checked `available`."""
-        blocks = []
-        for _ in range(count):
-            block = self._free.pop() if self._free else self.cache.evict()
+        blocks = [self._free.pop() if self._free else self.cache.evict() for _ in range(count)]
+        for block in blocks:
             self._references[block] = 1
-            blocks.append(block)
         return blocks
 
     def share(self, block: int) -> None:
@@ -101,14 +99,10 @@ class BlockPool:
         if counts != self._references:
             wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
             raise RuntimeError(f"blocks {wrong[:8]} have other reference counts than requests hold")
-        unused = set(self.cache.unused)
-        free = set(self._free)
-        used = {block for block, count in enumerate(counts) if count}
-        if len(free) != len(self._free) or free & used or free & unused or unused & used:
+        blocks = [*self._free, *self.cache.unused, *(block for block, count in enumerate(counts) if count)]
+        if len(set(blocks)) != len(blocks):
             raise RuntimeError("a block is in two states at once")
-        if len(free) + len(unused) + len(used) != self.num_blocks:
-            raise RuntimeError(
-                f"{self.num_blocks} blocks, but {len(free)} free + {len(unused)} cached + {len(used)} used"
-            )
+        if len(blocks) != self.num_blocks:
+            raise RuntimeError(f"{self.num_blocks} blocks, but {len(blocks)} are free, cached or used")
         if self.reserved > self.available:
             raise RuntimeError(f"{self.reserved} blocks are reserved, but {self.available} available")

@@ -26,8 +26,7 @@ class Account:
     """The account of a tenant that has requests in the engine, or had some lately."""
 
     weight: float = 1.0
-    deficit: float = 0.0
-    """Tokens that the tenant may be served before its turn ends; negative after long answers."""
+    deficit: float = 0.0  # tokens that the tenant may be served before its turn ends; negative after long answers
     requests: int = 0  # waiting and running
     used: float = 0.0  # tokens computed lately, decaying
     left_at: float = 0.0  # when its last request ended, as of the last `decay`

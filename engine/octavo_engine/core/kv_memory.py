@@ -28,16 +28,14 @@ class KVMemory:
     ) -> None:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
-        self.pools = [
-            BlockPool(group.num_blocks, PrefixCache(eviction, ttl) if prefix_caching else None) for group in groups
-        ]
+        caches = [PrefixCache(eviction, ttl) if prefix_caching else None for _ in groups]
+        self.pools = [BlockPool(group.num_blocks, cache) for group, cache in zip(groups, caches, strict=True)]
         self.blocks_total = sum(pool.num_blocks for pool in self.pools)
         tokens = [group.num_blocks * block_size for group in groups if group.kind != "recurrent"]
         self.tokens = max(tokens, default=float("inf"))
         """Tokens of context that fit, by the group with the most blocks: other groups keep only part of a context."""
-        self.groups = [
-            group_memory(group, pool, block_size, max_chunk) for group, pool in zip(groups, self.pools, strict=True)
-        ]
+        pairs = zip(groups, self.pools, strict=True)
+        self.groups = [group_memory(group, pool, block_size, max_chunk) for group, pool in pairs]
         self.copied_blocks = 0
         self._all_kept = all(group.kind == "full" for group in groups)
         self._keeps_state = [group.kind == "recurrent" for group in groups]
@@ -127,10 +125,8 @@ class KVMemory:
 
     def reserve(self, state: RequestState) -> None:
         """Reserve all blocks that a request can still need, so that it can run to its end."""
-        state.reserved = [
-            max(0, group.peak(state.final_len) - held(table))
-            for group, table in zip(self.groups, state.block_tables, strict=True)
-        ]
+        tables = zip(self.groups, state.block_tables, strict=True)
+        state.reserved = [max(0, group.peak(state.final_len) - held(table)) for group, table in tables]
         for pool, count in zip(self.pools, state.reserved, strict=True):
             pool.reserved += count
 
@@ -193,10 +189,8 @@ class KVMemory:
 
     def freeable(self, state: RequestState) -> list[int]:
         """Return how many blocks of each group would become available if the request freed its own."""
-        return [
-            sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
-            for pool, table in zip(self.pools, state.block_tables, strict=True)
-        ]
+        tables = zip(self.pools, state.block_tables, strict=True)
+        return [sum(block != NO_BLOCK and pool.references(block) == 1 for block in table) for pool, table in tables]
 
     def forget(self, state: RequestState) -> None:
         """Remove the blocks that a request computed, as they may be wrong, from the prefix cache; its hits stay."""

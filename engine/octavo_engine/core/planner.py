@@ -45,7 +45,8 @@ class Planner:
 
     def schedule(self, now: float) -> StepBuilder:
         """Plan the next step, which may be empty."""
-        builder, accounts = StepBuilder(self.settings.max_num_batched_tokens), self.policy.accounts
+        builder = StepBuilder(self.settings.max_num_batched_tokens, self.cost.context_limit)
+        accounts = self.policy.accounts
         self._decode(builder)
         builder.budget = min(builder.budget, self.chunk_limit)
         first, later = self.policy.order_prompts(self.running.prefilling, now)
@@ -70,9 +71,9 @@ class Planner:
         return builder
 
     def _decode(self, builder: StepBuilder) -> None:
-        """Add one token of every request that decodes. This loop is most of the host's work in a step."""
+        """Add a token of each request that decodes in its turn. This loop is most of the host's work in a step."""
         decoding, starts, to_look_at = builder.decoding, builder.decode_starts, []
-        for state in self.running.decoding:
+        for state in self.running.in_turn(self.cost.context_limit):
             start = state.computed
             if start >= state.capacity:
                 to_look_at.append(state)
@@ -116,7 +117,8 @@ class Planner:
 
     def _prefill(self, state: RequestState, builder: StepBuilder) -> None:
         """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
-        if (num_tokens := min(state.known - state.computed, self._prompt_limit(state, builder))) <= 0:
+        num_tokens = min(state.known - state.computed, self._prompt_limit(state, builder))
+        if num_tokens <= 0 or not builder.can_read(state.computed):
             return
         self.memory.cache_blocks(state)  # the blocks that earlier steps filled
         end = self.memory.stop_before(state, state.computed + num_tokens)
@@ -146,13 +148,16 @@ class Planner:
         admissions = AdmissionRound(self.policy, self.settings.max_skips, now, over_share)
         while builder.budget > 0 and (state := admissions.next()) is not None:
             if self._prompt_limit(state, builder) <= 0:
-                admissions.over_share(state)
-            elif self._make_room(state, builder):
-                self._start(state, builder, now)
-                admissions.admitted()
-            else:
+                over_share.add(state.tenant)
+            elif not self._make_room(state, builder):
                 may_run = self.policy.may_run(state, len(self.running), self.limits.running_limit)
                 admissions.blocked(state, may_run=may_run)
+            elif builder.can_read(state.computed):
+                self._start(state, builder, now)
+                admissions.admitted()
+            else:  # its turn is in a later step
+                self.memory.free(state)
+                over_share.add(state.tenant)
 
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Give a waiting request its cached blocks if it can run now, after preemptions if need be; else False."""
@@ -208,8 +213,7 @@ class Planner:
         if not self.policy.preemptible(state):
             self.memory.reserve(state)
         if state.scheduled_at is None:  # tokens that are computed again after a preemption are not counted as queried
-            state.scheduled_at = now
-            state.cached_tokens = state.computed
+            state.scheduled_at, state.cached_tokens = now, state.computed
             self.counters.prefix_queried_tokens += state.prompt_len
             self.counters.prefix_hit_tokens += state.computed
         self.counters.recomputed_tokens += max(0, state.computed_before - state.computed)
@@ -229,17 +233,10 @@ class Planner:
         builder.preempted = True
         self.counters.preemptions += 1
         victim.preemptions += 1
-        if (
-            not victim.needs_prompt_logprobs
-            and self.memory.swap.has_room(victim)
-            and swap_is_cheaper(
-                self.memory.swap.blocks_to_save(victim),
-                self.settings.swap_block_seconds,
-                victim.computed,
-                self.cost.token_seconds,
-            )
-        ):
-            self.memory.swap.save(victim)
+        swap, seconds = self.memory.swap, self.settings.swap_block_seconds
+        cheaper = swap_is_cheaper(swap.blocks_to_save(victim), seconds, victim.computed, self.cost.token_seconds)
+        if cheaper and swap.has_room(victim) and not victim.needs_prompt_logprobs:
+            swap.save(victim)
         self.requeue(victim)
 
     def requeue(self, state: RequestState) -> None:

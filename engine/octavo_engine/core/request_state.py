@@ -118,12 +118,6 @@ class RequestState:
 
     def output(self, error: str | None = None) -> RequestOutput:
         """Return an output for the request's client that has no token."""
-        return RequestOutput(
-            request_id=self.request_id,
-            token_ids=(),
-            finish_reason=self.finish_reason,
-            stop_token=self.stop_token,
-            cached_tokens=self.cached_tokens,
-            queue_seconds=(self.scheduled_at - self.arrival) if self.scheduled_at is not None else 0.0,
-            error=error,
-        )
+        queued = 0.0 if self.scheduled_at is None else self.scheduled_at - self.arrival
+        end = self.finish_reason, self.stop_token, self.cached_tokens, queued, error
+        return RequestOutput(self.request_id, (), (), *end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from octavo_engine.core.request_state import RequestState, Status
 
@@ -40,6 +40,26 @@ class RunningRequests:
         self.prefilling.pop(state, None)
         self._free_rows.append(state.row)
         state.row = -1
+
+    def in_turn(self, context: float) -> Collection[RequestState]:
+        """Return the requests that decode in a step which may read `context` tokens: all, or those whose turn it is.
+
+        Then tenants' requests read equally much, by weight, and the one that has waited for longest is among them.
+        """
+        if sum(state.computed for state in self.decoding) <= context:
+            return self.decoding
+        read, order = dict[str, float](), dict[RequestState, float]()
+        for state in self.decoding:
+            read[state.tenant] = read.get(state.tenant, 0.0) + state.computed / state.request.weight
+            order[state] = read[state.tenant] if order else 0.0
+        taken = list[RequestState]()
+        for state in sorted(order, key=order.__getitem__):
+            if not taken or state.computed <= context:
+                context -= state.computed
+                taken.append(state)
+        for state in taken:
+            self.decoding[state] = self.decoding.pop(state)
+        return taken
 
     def check_integrity(self, max_preemptions: int) -> None:
         """Raise RuntimeError unless each row is free or held once, and every request in a row may be there."""

@@ -203,7 +203,8 @@ class Scheduler:
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Learn from a step's duration, and from the time between tokens that clients saw."""
         self.counters.step_seconds.append(result.seconds)
-        self.planner.cost.observe(plan.num_tokens - len(plan.decode_rows), result.seconds)
+        decodes, context = len(plan.decode_rows), sum(plan.decode_starts) + sum(chunk.start for chunk in plan.chunks)
+        self.planner.cost.observe(plan.num_tokens - decodes, result.seconds, decodes, context)
         if self._updated_at is not None and plan.decode_rows:
             self.limits.on_token_gap(now - self._updated_at, len(plan.decode_rows))
         self.limits.update(now)

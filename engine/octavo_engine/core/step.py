@@ -141,11 +141,6 @@ class StepOutputs:
     token_ids: list[int] = field(default_factory=list)  # those tokens
     events: list[RequestOutput] = field(default_factory=list)  # all other outputs
 
-    @property
-    def any(self) -> bool:
-        """True if there is any output or event."""
-        return bool(self.request_ids or self.events)
-
     def each(self) -> Iterator[RequestOutput]:
         """Yield the outputs one request at a time."""
         for request_id, token in zip(self.request_ids, self.token_ids, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from octavo_engine.core.request_state import RequestState
@@ -13,6 +14,7 @@ class StepBuilder:
     """The rows of one step so far."""
 
     budget: int  # tokens that may still be added
+    context: float = float("inf")  # tokens of contexts that chunks may still read
     new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
     decoding: list[RequestState] = field(default_factory=list)
@@ -20,7 +22,7 @@ class StepBuilder:
     drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
     """The draft tokens of requests that decode: guesses that follow their last token."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
-    prompt_tokens: dict[str, int] = field(default_factory=dict)  # tokens of chunks by tenant
+    prompt_tokens: Counter[str] = field(default_factory=Counter)  # tokens of chunks by tenant
     preempted: bool = False  # whether a running request was preempted: then no request is admitted in this step
 
     def add_decode(self, request: RequestState, drafts: tuple[int, ...] = ()) -> None:
@@ -38,18 +40,21 @@ class StepBuilder:
         chunk = Chunk(request.row, request.computed, end - request.computed, samples=end == request.known)
         self.chunks[request] = chunk
         self.budget -= chunk.num_tokens
-        self._count(request.tenant, chunk.num_tokens)
+        self.context -= chunk.start
+        self.prompt_tokens[request.tenant] += chunk.num_tokens
         request.computed = end
         request.in_flight += chunk.samples
 
-    def _count(self, tenant: str, tokens: int) -> None:
-        self.prompt_tokens[tenant] = self.prompt_tokens.get(tenant, 0) + tokens
+    def can_read(self, context: int) -> bool:
+        """Return True if a chunk may be added that reads `context` tokens; the first one always may."""
+        return not self.chunks or context <= max(0.0, self.context)
 
     def drop(self, request: RequestState) -> None:
         """Remove all that was added for a request, which is being preempted in the same step."""
         if (chunk := self.chunks.pop(request, None)) is not None:
             self.budget += chunk.num_tokens
-            self._count(request.tenant, -chunk.num_tokens)
+            self.context += chunk.start
+            self.prompt_tokens[request.tenant] -= chunk.num_tokens
             request.computed = chunk.start
             request.in_flight -= chunk.samples
         elif request in self.decoding:

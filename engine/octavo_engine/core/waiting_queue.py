@@ -44,10 +44,7 @@ class WaitingQueue:
         """Queue a request behind, or with `first` ahead of, its tenant's other requests."""
         queues = self._by_priority.setdefault(self.priority(state), {})
         requests = queues.setdefault(state.tenant, deque())
-        if first:
-            requests.appendleft(state)
-        else:
-            requests.append(state)
+        requests.insert(0 if first else len(requests), state)
         self._length += 1
 
     def remove(self, state: RequestState) -> None:

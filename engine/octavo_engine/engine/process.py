@@ -108,7 +108,7 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
                 connection.send(_outcome_message(ticket, outcome))
         if loop.has_work:
             outputs = loop.step()
-            if outputs.any or time.monotonic() - reported > _REPORT_INTERVAL:
+            if outputs.request_ids or outputs.events or time.monotonic() - reported > _REPORT_INTERVAL:
                 connection.send(Outputs(outputs, loop.report()))
                 reported = time.monotonic()
             checked = False

@@ -8,8 +8,6 @@ from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.request import Request
 
 NO_BLOCK = -1  # an entry of a table whose block is not held (any more)
-
-
 Copies = list[tuple[int, int]]  # (source, target) of blocks that are copied before a step computes
 
 
@@ -53,12 +51,8 @@ class GroupMemory:
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """Return the numbers of leading blocks that the prefix cache can give so that a sequence goes on after them."""
-        known = 0
-        for digest in hashes:
-            if self.pool.cache.get(digest) is None:
-                break
-            known += 1
-        return range(known + 1)
+        unknown = (number for number, digest in enumerate(hashes) if self.pool.cache.get(digest) is None)
+        return range(next(unknown, len(hashes)) + 1)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Return a table that begins with the cached blocks under `hashes`, whose number is in `hit_lengths`."""
@@ -86,13 +80,9 @@ class GroupMemory:
 
     def restore(self, table: list[int], entries: dict[int, int]) -> list[tuple[int, int]]:
         """Complete a table with swapped-out blocks; return (swap block, new block) of each that must be moved."""
-        moves = []
-        for entry in range(len(table), max(entries) + 1):
-            block = self.pool.take(1)[0] if entry in entries else NO_BLOCK
-            table.append(block)
-            if entry in entries:
-                moves.append((entries[entry], block))
-        return moves
+        new = range(len(table), max(entries) + 1)
+        table += [self.pool.take(1)[0] if entry in entries else NO_BLOCK for entry in new]
+        return [(entries[entry], table[entry]) for entry in new if entry in entries]
 
     def unused_slots(self, table: list[int], computed: int) -> int:
         """Return the number of held slots without a token."""
