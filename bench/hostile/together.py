@@ -57,6 +57,11 @@ def many_answers(number: int) -> dict[str, Any]:
     return {"prompt": [chance.randrange(300, 40_000) for _ in range(8000)], "n": 128, "max_tokens": 100}
 
 
+def same_prompt(number: int) -> dict[str, Any]:
+    """Return a request for one answer to one of two prompts of 8,000 tokens, which the prefix cache has."""
+    return {"prompt": many_answers(number % 2)["prompt"], "max_tokens": 100, "ignore_eos": True}
+
+
 TOGETHER: dict[str, Attack] = {
     "heads of 7,500 lines on 1,000 connections at once": together(
         b"G", lambda _: b"ET /v1/models HTTP/1.1\r\nHost: x\r\n" + _HEADERS + b"\r\n", 1000
@@ -73,6 +78,10 @@ TOGETHER: dict[str, Attack] = {
     ),
     "500 streams that are left at once": leaving,
     "128 answers to each of 24 prompts of 8,000 tokens": posts(TEXT, many_answers, 24),
+    "first tokens of 16 answers to prompts of 8,000 tokens": posts(
+        TEXT, lambda n: {**many_answers(n), "n": 16, "max_tokens": 1}, 24
+    ),
+    "two prompts of 8,000 tokens by 48 clients": posts(TEXT, same_prompt, 48),
     "8 MB of tools in streams that are not read": unread("/v1/responses", repeated_tools(1), 24),
 }
 """Attacks by name, as in `attacks.py`."""
