@@ -5,13 +5,15 @@ random weights and are made by transformers; DIR keeps them for another run. `gg
 
 Each engine runs in a process of its own, whose anonymous memory is read every 2 ms: pages of mapped files are left out,
 as the kernel drops them when memory is short. The peak counts from the moment at which the memory was planned. All
-blocks of the KV cache are written before the first request, so that it takes all its memory. Then there are a prompt of
---max-num-batched-tokens tokens, and --max-num-seqs requests together with every sampling parameter that takes memory.
+blocks of the KV cache are written before the first request, so that it takes all its memory, and as many adapters are
+loaded as may be. Then there are a prompt of --max-num-batched-tokens tokens, and --max-num-seqs requests together with
+every sampling parameter that takes memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import random
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +155,20 @@ class _Memory(threading.Thread):
 
     @staticmethod
     def now() -> int:
-        """Return the bytes of anonymous and shared memory of this process."""
+        """Return the bytes of this process's anonymous and shared memory, and of its files in memory, mapped or not."""
         fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem")) * 1024
+        anonymous, mapped = (int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+        return anonymous + max(mapped, _files_in_memory())
+
+
+def _files_in_memory() -> int:
+    """Return the bytes of files without a name, in which adapters are kept."""
+    total = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed since it was listed
+            if str(entry.readlink()).startswith("/memfd:"):
+                total += 512 * entry.stat().st_blocks
+    return total
 
 
 def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
@@ -166,9 +179,8 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     model, settings = _SETTINGS[kind]
     if model in _SHAPES:
         name = str(models / model)
-        if not Path(name).exists():  # in a process of its own, as transformers keeps memory
-            code = f"from bench.memory_plan import *; make({model!r}, Path({str(models)!r}))"
-            subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+        if not Path(name).exists():
+            _in_another_process(f"make({model!r}, Path({str(models)!r}))")
     else:
         name = model
     memory, grown, found = _Memory(), dict[str, int](), dict[str, Any]()
@@ -193,14 +205,15 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     counted(worker_setup, "_allocate", _write_all)
     limits = {"max_model_len": _TOKENS, "max_num_batched_tokens": _TOKENS, "max_num_seqs": _SEQS}
     engine = LLM(name, kv_cache_memory=_KV_CACHE, **limits, **settings)
-    plan = found["size_engine"].plan
+    plan, loaded = found["size_engine"].plan, memory.now()
+    adapters = _load_adapters(engine, name, settings)
     ready = memory.now()
-    _answer(engine, plan.max_model_len)
+    _answer(engine, plan.max_model_len, adapters)
     need = plan.need
     return {
         "weights": (need.weights, grown["load_model"]),
         "KV cache": (plan.kv_bytes, grown["_allocate"]),
-        "adapters": (need.adapters, grown["_make_slots"]),
+        "adapters": (need.adapters, grown["_make_slots"] + ready - loaded),
         "step": (need.step, memory.peak - ready),
         "total": (need.fixed + plan.kv_bytes, memory.peak - found["base"]),
     }
@@ -215,7 +228,46 @@ def _write_all(cache: Any) -> None:
             tensor.view(torch.uint8).view(-1)[::512] = 0
 
 
-def _answer(engine: Any, length: int) -> None:
+def make_adapters(model: Path, folder: Path, count: int, rank: int) -> None:
+    """Write adapters 0, 1, 2 ... of all linear layers of a checkpoint into `folder`."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(model / "model.safetensors", framework="pt") as file:
+        names = [name for name in file.keys() if name.endswith("_proj.weight")]  # noqa: SIM118 - not a dictionary
+        shapes = {name.removesuffix(".weight"): file.get_slice(name).get_shape() for name in names}
+    for number in range(count):
+        tensors, place = {}, folder / str(number)
+        for name, (rows, columns) in shapes.items():
+            tensors[f"base_model.model.{name}.lora_A.weight"] = torch.randn(rank, columns) * 0.01
+            tensors[f"base_model.model.{name}.lora_B.weight"] = torch.randn(rows, rank) * 0.01
+        place.mkdir()
+        save_file(tensors, place / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank}
+        (place / "adapter_config.json").write_text(json.dumps(config))
+
+
+def _load_adapters(engine: Any, model: str, settings: Mapping[str, Any]) -> list[str]:
+    """Load as many adapters as the settings allow, and return their names."""
+    names = [str(number) for number in range(settings.get("max_cpu_loras", 0))]
+    if names:
+        with tempfile.TemporaryDirectory() as folder:
+            _in_another_process(
+                f"make_adapters(Path({model!r}), Path({folder!r}), {len(names)}, {settings['max_lora_rank']})"
+            )
+            for name in names:
+                engine.load_adapter(name, f"{folder}/{name}")
+    return names
+
+
+def _in_another_process(call: str) -> None:
+    """Call a function of this module in a process of its own, as it keeps memory."""
+    code = f"from bench.memory_plan import *; {call}"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def _answer(engine: Any, length: int, adapters: Sequence[str]) -> None:
     """Run the largest steps: a prompt that fills one, and as many requests as may run, with everything sampled."""
     from octavo_engine.sampling_params import SamplingParams
 
@@ -228,7 +280,12 @@ def _answer(engine: Any, length: int) -> None:
         greedy = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
         drawn = {"temperature": 0.8, "top_p": 0.9, "min_p": 0.01, "logprobs": 20, "repetition_penalty": 1.2}
         everything = SamplingParams(max_tokens=3, frequency_penalty=0.1, ignore_eos=True, **drawn)
-        answers = [*engine.generate(tokens, greedy), *engine.generate(shortened, everything)]
+        each = [adapters[number % len(adapters)] for number in range(_SEQS)] if adapters else None
+        first = adapters[0] if adapters else None
+        answers = [
+            *engine.generate(tokens, greedy, adapter=first),
+            *engine.generate(shortened, everything, adapter=each),
+        ]
     errors = [answer.error for answer in answers if answer.error]
     if errors:
         raise RuntimeError(f"of {len(answers)} requests of up to {length} tokens {len(errors)} failed: {errors[0]}")
