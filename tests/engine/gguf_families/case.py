@@ -15,7 +15,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import quantize
 from gguf_writer import permute
 
-from octavo_engine.model.gguf.names import SAME_NAMES
+from octavo_engine.model.gguf.names import NAMED_LIKE
 
 Tensors = Iterator[tuple[str, np.ndarray]]
 _IMAGES = {
@@ -198,7 +198,7 @@ def write(model: Any, path: Path, architecture: str, case: Case, kind: Kind = Ki
     for key, value in ((key, value) for key, value in keys.items() if value is not None):
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(key if key.startswith("xielu.") else f"{architecture}.{key}", value)
-    known = SAME_NAMES.get(architecture, architecture)
+    known = NAMED_LIKE.get(architecture, architecture)
     number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == known)
     mapping = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     for key, tensor in model.state_dict().items():

@@ -31,7 +31,7 @@ _ALSO = (
 """Parts of names, each with what the package's names have in its place, alone or with others of these."""
 _INDEXER = ".indexer."
 """In the names of tensors that choose tokens; layers that use an earlier layer's choice may have them too."""
-SAME_NAMES = {"cohere2moe": "dots1"}
+NAMED_LIKE = {"cohere2moe": "dots1"}
 """Architectures that the package `gguf` does not know, each with one that names tensors in the same way."""
 DENSE_TENSORS = ("dense_2.weight", "dense_3.weight")
 """The linear layers after pooling, in order."""
@@ -48,7 +48,7 @@ def huggingface_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> 
     """
     import gguf
 
-    known = SAME_NAMES.get(file.architecture, file.architecture)
+    known = NAMED_LIKE.get(file.architecture, file.architecture)
     architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     mapping = gguf.get_tensor_name_map(architecture, num_layers)
     names_of_stored: dict[str, str] = {}

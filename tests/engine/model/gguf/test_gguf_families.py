@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from octavo_engine.model.lora.adapter_files import AdapterLimits, read_adapter
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import MoESpec
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
 
@@ -122,13 +124,36 @@ HEADERS = {
 }
 
 
+def _written(folder: Path, name: str, changed: dict[str, Any]) -> ModelFiles:
+    """The files of a case whose header has other values, or lacks those that are None."""
+    case = replace(CASES[name], keys=lambda config: {**CASES[name].keys(config), **changed})
+    return ModelFiles("test", gguf=writing.write(case.model(), folder / "model.gguf", name, case))
+
+
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_of_other_models_are_refused(name: str, tmp_path: Path) -> None:
-    case, (changed, message) = CASES[name], HEADERS[name]
-    case = replace(case, keys=lambda config: {**CASES[name].keys(config), **changed})
-    files = ModelFiles("test", gguf=writing.write(case.model(), tmp_path / "model.gguf", name, case))
+    changed, message = HEADERS[name]
+    files = _written(tmp_path, name, changed)
     with pytest.raises(ModelLoadError, match=message):
         read_spec(files)
+
+
+@pytest.mark.parametrize(
+    ("missing", "needed"),
+    [("attention.sliding_window_pattern", "a flag for each layer"), ("expert_weights_norm", "true")],
+)
+def test_step35_needs_keys_without_which_llama_cpp_knows_no_such_model(
+    missing: str, needed: str, tmp_path: Path
+) -> None:
+    files = _written(tmp_path, "step35", {missing: None})
+    with pytest.raises(ModelLoadError, match=f"{missing} None is not supported, only {needed}"):
+        read_spec(files)
+
+
+def test_one_limit_of_activations_in_a_header_is_that_of_all_layers(tmp_path: Path) -> None:
+    spec = read_spec(_written(tmp_path, "step35", {"swiglu_clamp_exp": 0.5, "swiglu_clamp_shexp": None}))
+    mixtures = [part for layer in spec.layers for part in layer.feed_forwards if isinstance(part, MoESpec)]
+    assert [mixture.activated_limit for mixture in mixtures] == [0.5, 0.5]
 
 
 def test_projections_of_convolutions_stay_in_blocks(tmp_path: Path) -> None:

@@ -194,9 +194,10 @@ def _phimoe_fields(header: Header) -> dict[str, Any]:
 def _step35_fields(header: Header) -> dict[str, Any]:
     """Return Step 3.5's fields; llama.cpp has as a constant that layers without a window rotate half of each head."""
     router_scores(header, "sigmoid")
-    for name in ("attention.sliding_window_pattern", "expert_weights_norm"):  # what without them would be is not known
-        if not header.fields.values.get(header.key(name)):
-            raise header.fields.wrong(header.key(name), header.fields.values.get(header.key(name)), "is not supported")
+    needed = {"attention.sliding_window_pattern": "a flag for each layer", "expert_weights_norm": "true"}
+    for name, value in needed.items():  # what without them would be is not known
+        if not (found := header.fields.values.get(header.key(name))):
+            raise header.fields.wrong(header.key(name), found, f"is not supported, only {value}")
     types, full = layer_types(header, 1)["layer_types"], "full_attention"
     heads, rope = _heads_of_kinds(header, types), rope_parameters(header)
     if "factors" in rope:
@@ -252,9 +253,14 @@ def _heads_of_kinds(header: Header, types: Sequence[str]) -> dict[str, int]:
 
 
 def _of_own_layers(header: Header, name: str) -> list[Any] | None:
-    """Return a list without the numbers of the layers that predict further tokens; None: the file has none."""
-    values = header.fields.values.get(header.key(name))
-    return values[: header.num_layers] if isinstance(values, list) else None
+    """Return each layer's number, without those of layers that predict further tokens; None: the file has none.
+
+    As in llama.cpp, a header may have one number for all layers.
+    """
+    found, count = header.fields.values.get(header.key(name)), header.num_layers
+    if isinstance(found, list):
+        return found[:count]
+    return None if found is None else [found] * count
 
 
 _MAVERICKS_EXPERTS = 128
