@@ -177,33 +177,25 @@ def _ready_since(pod: Mapping[str, Any], ready: Mapping[str, Any]) -> str:
 
 
 def _waits_since(pod: Mapping[str, Any]) -> str:
+    """Return since when a trimmed pod has waited for a node, or for its volumes there; empty: it does not wait.
+
+    The scheduler or the node says it, whose clocks may be wrong: it was neither before the pod was made, nor after the
+    last change of its status, both of which the API server says.
+    """
+    created = pod["metadata"].get("creationTimestamp") or ""
     for kind in ("PodScheduled", "PodReadyToStartContainers"):
         condition = condition_of(pod, kind)
         if condition.get("status") == "False":
-            return condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or ""
-    return pod["metadata"].get("creationTimestamp") or "" if is_unseen(pod) else ""
+            since = max(condition.get("lastTransitionTime") or "", created)
+            return min(since, pod.get("statusChanged") or since)
+    return created if is_unseen(pod) else ""
 
 
 def usual_wait_seconds(pod: PodView, now: str) -> float:
     """Return the seconds from `now` (RFC 3339) for which the pod's wait is one that each pod has; 0: no longer."""
     if not pod.waits or pod.waits.reason not in _USUAL_SECONDS:
         return 0.0
-    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - waited_seconds(pod, now))
-
-
-def waited_seconds(pod: PodView, now: str) -> float:
-    """Return for how many seconds the pod has waited by `now` (RFC 3339)."""
-    return seconds_between(waiting_since(pod, now), now)
-
-
-def waiting_since(pod: PodView, now: str) -> str:
-    """Return since when the pod has waited by `now` (both RFC 3339); empty: it does not wait.
-
-    If it has a node, that says so, and its clock may be wrong: then it counts since the pod was created.
-    """
-    waited, age = seconds_between(pod.waits_since, now), seconds_between(pod.created, now)
-    is_possible = 0 <= waited <= age or not (pod.scheduled and pod.created and pod.waits_since)
-    return pod.waits_since if is_possible else pod.created
+    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - seconds_between(pod.waits_since, now))
 
 
 def is_unseen(pod: Mapping[str, Any]) -> bool:

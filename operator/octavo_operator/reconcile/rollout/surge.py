@@ -17,7 +17,7 @@ from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.pods.failed_pods import newest_revision
 from octavo_operator.reconcile.pods.placement import lacking
-from octavo_operator.reconcile.pods.pod_view import PodView, usual_wait_seconds, waiting_since
+from octavo_operator.reconcile.pods.pod_view import PodView, usual_wait_seconds
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 
 _QUOTA = "exceeded quota"
@@ -72,7 +72,7 @@ def _of_pod(
     open_nodes = any(old.node not in cordoned for old in before)
 
     def obstacle(reason: Reason, helps: Callable[[PodView], bool]) -> Obstacle:
-        return Obstacle(reason, message, waiting_since(pod, now), any(map(helps, before)))
+        return Obstacle(reason, message, pod.waits_since, any(map(helps, before)))
 
     def makes_room(old: PodView) -> bool:
         return old.node not in cordoned and old.placement.makes_room_for(pod.placement, lacking(message))

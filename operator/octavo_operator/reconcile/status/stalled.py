@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from octavo_operator.api.conditions import ConditionState, Reason
-from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds, waited_seconds
+from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _FOR_A_NODE = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE)
 _WAITS = (
@@ -102,12 +103,12 @@ def _newest(facts: Facts) -> list[PodView]:
 
 
 def _patience_with(pod: PodView, now: str, node_wait: float) -> Sequence[float]:
-    left = (_longest_wait(pod, node_wait) - waited_seconds(pod, now),) if _waits(pod) else ()
+    left = (_longest_wait(pod, node_wait) - seconds_between(pod.waits_since, now),) if _waits(pod) else ()
     return start_patience_seconds(pod, now), *left
 
 
 def _has_waited_long(pod: PodView, now: str, facts: Facts) -> bool:
-    return waited_seconds(pod, now) >= _longest_wait(pod, facts.node_wait)
+    return seconds_between(pod.waits_since, now) >= _longest_wait(pod, facts.node_wait)
 
 
 def _longest_wait(pod: PodView, node_wait: float) -> float:

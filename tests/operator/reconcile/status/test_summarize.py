@@ -464,6 +464,7 @@ def test_out_of_time_with_a_fault_says_the_fault() -> None:
 def unmounted(since: str, container: dict[str, Any] | None = None) -> dict[str, Any]:
     """A pod whose only volume, a Secret, is not mounted."""
     found = pod(container=container)
+    found["metadata"]["creationTimestamp"] = since or NOW
     waits = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": since}
     found["status"]["conditions"].append(waits)
     found["spec"] = {"volumes": [{"name": "api-keys", "secret": {"secretName": "clients"}}]}
@@ -482,8 +483,8 @@ def test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts(si
 @pytest.mark.parametrize("since", ["2026-01-01T02:00:00Z", "2025-12-31T20:00:00Z"], ids=["ahead", "behind"])
 @pytest.mark.parametrize(("created", "reported"), [("2025-12-31T23:59:51Z", False), ("2025-12-31T23:59:50Z", True)])
 def test_a_node_whose_clock_is_wrong_is_not_believed(since: str, created: str, reported: bool) -> None:
-    """It says since when its pod waits for its volumes; the API server says when the pod was created."""
-    found = unmounted(since)
+    """It says since when its pod waits for its volumes; the API server says when the pod was created and changed."""
+    found = unmounted(since) | {"statusChanged": created}
     found["metadata"]["creationTimestamp"] = created
     found["spec"]["nodeName"] = "n1"
     ready = condition(summary(found, children=deployment()), ConditionType.READY)
@@ -560,7 +561,9 @@ def test_a_claim_without_a_volume_is_waited_for_and_says_what_helps(said: str, h
     said = f"0/1 nodes are available: {said}. not found"
     since = "2025-12-31T23:59:00Z"  # volumes that are there are had sooner
     unscheduled = {"type": "PodScheduled", "status": "False", "message": said, "lastTransitionTime": since}
-    found = condition(summary(pod(conditions=[unscheduled]), children=deployment()), ConditionType.READY)
+    waits = pod(conditions=[unscheduled])
+    waits["metadata"]["creationTimestamp"] = since
+    found = condition(summary(waits, children=deployment()), ConditionType.READY)
     assert found.reason == Reason.WAITING_FOR_VOLUMES
     assert said.rstrip(".") in found.message
     assert help_ in found.message
