@@ -73,8 +73,9 @@ class ScriptedNodes:
     def remove(self) -> None:
         """Delete the nodes and what is left of their pods."""
         for name in self._names:
-            for pod in self._pods(name):
-                self._http.delete(_path(pod), params={"gracePeriodSeconds": 0})
+            with contextlib.suppress(httpx2.HTTPStatusError):  # without its node, Kubernetes deletes a pod
+                for pod in self._pods(name):
+                    self._http.delete(_path(pod), params={"gracePeriodSeconds": 0})
             self._http.delete(f"/api/v1/nodes/{name}")
             self._http.delete(f"{_LEASES}/{name}")
 

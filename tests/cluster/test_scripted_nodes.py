@@ -41,6 +41,19 @@ def test_a_node_that_is_lost_while_it_says_that_it_is_ready_stays_lost(monkeypat
     assert said[-1] == "Unknown"
 
 
+def test_an_api_server_that_is_away_for_a_moment_keeps_no_node_from_being_removed() -> None:
+    removed: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "DELETE":
+            removed.append(request.url.path.rpartition("/")[2])
+        return httpx2.Response(503 if request.method == "GET" else 200, json={})
+
+    with httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://cluster") as http:
+        ScriptedNodes(http, ["one", "two"], gpus=1).remove()
+    assert removed == ["one", "one", "two", "two"]
+
+
 def test_no_two_pods_have_the_same_address() -> None:
     """Names that have the same letters in another order had one."""
     statuses: dict[str, Any] = {}
