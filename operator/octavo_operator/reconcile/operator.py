@@ -28,9 +28,8 @@ from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
-from octavo_operator.reconcile.status.disruptions import Disruptions
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS
-from octavo_operator.reconcile.status.unobserved import UnobservedChanges
+from octavo_operator.reconcile.status.remembered import Remembered
 from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.watching.foreign_objects import ForeignObjectWatch
@@ -98,8 +97,7 @@ class _Process:
     heartbeat: Heartbeat
     namespaces: WatchedNamespaces
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
-    unobserved: UnobservedChanges = field(default_factory=UnobservedChanges)
-    disruptions: Disruptions = field(default_factory=Disruptions)
+    remembered: Remembered = field(default_factory=Remembered)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leads: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -241,15 +239,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         foreign_problems=foreign.found,
     )
     clock, node_wait = cluster.server.clock.now, process.options.node_wait
-    reconciler = Reconciler(
-        cluster,
-        sources,
-        config,
-        clock=clock,
-        node_wait=node_wait,
-        unobserved=process.unobserved,
-        disruptions=process.disruptions,
-    )
+    reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait, remembered=process.remembered)
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
         Resync(cluster, watched, heartbeat, process.namespaces.failing).run(),

@@ -35,14 +35,14 @@ from octavo_operator.reconcile.rollout.deletion_costs import spare_pods_on
 from octavo_operator.reconcile.rollout.rollout import RolloutState, count_of, rollout_state
 from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
-from octavo_operator.reconcile.status.deleted_pods import DeletedPods
-from octavo_operator.reconcile.status.disruptions import Disruptions, EventReader
+from octavo_operator.reconcile.status.disruptions import EventReader
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
-from octavo_operator.reconcile.status.load_balancer import MissingAddresses, address_patience
+from octavo_operator.reconcile.status.load_balancer import address_patience
+from octavo_operator.reconcile.status.remembered import Remembered
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
-from octavo_operator.reconcile.status.unobserved import UnobservedChanges, unobserved_patience
+from octavo_operator.reconcile.status.unobserved import unobserved_patience
 from octavo_operator.reconcile.watching.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
@@ -80,18 +80,14 @@ class Reconciler:
         config: RenderConfig,
         clock: Callable[[], str] | None = None,
         node_wait: float = PATIENCE_SECONDS,
-        unobserved: UnobservedChanges | None = None,
-        disruptions: Disruptions | None = None,
+        remembered: Remembered | None = None,
     ) -> None:
         self._cluster = cluster
         self._sources = sources
         self._config = config
         self._children = Children(cluster, FieldConflicts())
         self._statuses = StatusWriter(cluster)
-        self._unobserved = unobserved or UnobservedChanges()
-        self._disruptions = disruptions or Disruptions()
-        self._deleted = DeletedPods()
-        self._addresses = MissingAddresses()
+        self._remembered = remembered or Remembered()
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now
@@ -103,10 +99,7 @@ class Reconciler:
         if observed.service is None:
             self._children.forget(key)
             self._statuses.forget(key)
-            self._unobserved.forget(key)
-            self._disruptions.forget(key)
-            self._deleted.forget(key)
-            self._addresses.forget(key)
+            self._remembered.forget(key)
             self._failing.pop(key, None)
             return None
         live = self._statuses.newest(key, observed.service)
@@ -117,21 +110,21 @@ class Reconciler:
         except InvalidLLMServiceError as error:
             now = self._clock()
             return await self._statuses.write(live, invalid_status(live, str(error), now), now)
-        since = self._unobserved.note(key, observed, self._clock())
-        template = self._unobserved.observed_template(key)
+        since = self._remembered.unobserved.note(key, observed, self._clock())
+        template = self._remembered.unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
         ended = await self._ended_pods(key, observed)
         observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=ended)
-        waits = self._addresses.note(key, reading.service, observed, self._clock())
+        waits = self._remembered.addresses.note(key, reading.service, observed, self._clock())
         observed = replace(observed, unaddressed_since=waits)
         return await self._reconcile(key, reading.service, observed)
 
     async def _ended_pods(self, key: Key, observed: Observation) -> Sequence[Problem]:
         """Return the problems that others end pods before there are all replicas."""
         deployment = observed.children.get(("Deployment", key[1]), {})
-        complete = _has_all_replicas(deployment)
-        ended = await self._disruptions.note(self._cluster, key, observed.pods, complete)
-        return [*ended, *self._deleted.note(key, deployment, observed.pods, complete, self._clock())]
+        complete, now, known = _has_all_replicas(deployment), self._clock(), self._remembered
+        ended = await known.disruptions.note(self._cluster, key, observed.pods, complete, now)
+        return [*ended, *known.deleted.note(key, deployment, observed.pods, complete, now)]
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         refusal = _not_acted_on(service) or self._forbidden(service)

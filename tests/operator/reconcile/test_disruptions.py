@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -66,8 +67,8 @@ class Events:
         return [SCHEDULERS_EVENT] if self.by else []
 
 
-async def said(known: Disruptions, events: Events, *pods: dict[str, Any], complete: bool = False) -> str:
-    return "; ".join(each.message for each in await known.note(events, KEY, pods, complete))
+async def said(known: Disruptions, events: Events, *pods: dict[str, Any], complete: bool = False, now: str = AT) -> str:
+    return "; ".join(each.message for each in await known.note(events, KEY, pods, complete, now))
 
 
 async def test_the_pod_for_which_another_was_ended_is_named_once_its_event_is_there() -> None:
@@ -143,6 +144,30 @@ async def test_many_that_were_preempted_make_one_sentence() -> None:
     pods = [preempted(f"good-{number}", f"p{number}") for number in range(99)]
     message = await said(Disruptions(), Events("important"), *pods)
     assert message.count("was preempted at") == 3 and "so were others before" in message
+
+
+async def test_events_are_asked_for_the_pods_that_are_named_and_no_longer_than_one_may_still_come() -> None:
+    known, events = Disruptions(), Events()
+    pods = [preempted(f"good-{number}", f"p{number}") for number in range(9)]
+    first = await said(known, events, *pods)
+    assert events.asked == [f"Event llm regarding.uid=p{number},reason=Preempted" for number in (6, 7, 8)]
+    for now, asked in (("2026-01-01T00:06:59Z", 6), ("2026-01-01T00:07:00Z", 6), ("2026-01-01T01:00:00Z", 6)):
+        assert await said(known, events, now=now) == first
+        assert len(events.asked) == asked, now
+    assert await said(known, Events("important"), preempted("good-9", "p9"), now="2026-01-01T01:00:00Z") != first
+
+
+async def test_what_is_known_outlasts_a_request_that_is_cancelled() -> None:
+    """As when the watches are opened again: by the next time the pod may be gone."""
+
+    class Hanging(Events):
+        async def may(self, verb: str, kind: Kind, namespace: str) -> bool:
+            raise asyncio.CancelledError
+
+    known = Disruptions()
+    with pytest.raises(asyncio.CancelledError):
+        await said(known, Hanging(), preempted())
+    assert "was preempted at" in await said(known, Events())
 
 
 async def test_the_status_says_it_until_another_pod_serves() -> None:

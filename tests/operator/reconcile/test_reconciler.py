@@ -23,6 +23,7 @@ from octavo_operator.reconcile.observation.observe import key_of, observe
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.status.remembered import Remembered
 from octavo_operator.render import RenderConfig, render
 from tests.operator.api_server import AUTOSCALED, CHILD, KEY, SERVING_POD, Server, reconciler, settled, with_pods
 
@@ -77,10 +78,15 @@ async def test_what_no_controller_acts_on_is_reported_once_it_lasts_and_no_longe
 
 
 async def test_a_load_balancer_that_gets_no_address_is_reported_once_it_lasts() -> None:
-    server, moments = Server(service={"type": "LoadBalancer"}), ["2026-01-01T00:00:00Z"]
-    operator = Reconciler(server, Sources(server.indexes), RenderConfig("engine:1"), clock=lambda: moments[-1])
-    await operator.reconcile(KEY)
-    again = await operator.reconcile(KEY)
+    server, moments, known = Server(service={"type": "LoadBalancer"}), ["2026-01-01T00:00:00Z"], Remembered()
+
+    def opened() -> Reconciler:
+        """As after the watches have been opened again."""
+        sources, config = Sources(server.indexes), RenderConfig("engine:1")
+        return Reconciler(server, sources, config, clock=lambda: moments[-1], remembered=known)
+
+    await opened().reconcile(KEY)
+    again = await opened().reconcile(KEY)
     assert again is not None and again <= 181, "it is looked at again when its time is over"
     for seconds, ingress, reason in (
         (179, [], "AsExpected"),
@@ -91,7 +97,7 @@ async def test_a_load_balancer_that_gets_no_address_is_reported_once_it_lasts() 
         moments.append(f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z")
         found = trimmed(CHILD["Service"], {**server.live["Service"], "status": {"loadBalancer": {"ingress": ingress}}})
         server.indexes["services"][KEY] = [found]
-        await operator.reconcile(KEY)
+        await opened().reconcile(KEY)
         assert server.reason("Degraded") == reason, seconds
         if reason != "AsExpected":
             assert "set spec.service.type to NodePort or ClusterIP" in server.condition("Degraded")["message"]

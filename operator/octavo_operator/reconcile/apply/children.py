@@ -139,7 +139,7 @@ class Children:
     async def _conflicts(self, key: Key, service: LLMService) -> list[Conflict]:
         """Return the present conflicts, without those with autoscalers that were deleted, as between two changes."""
         for name in self._field_conflicts.over_replicas(key):
-            with contextlib.suppress(ApiError):  # the next pass asks again
+            with contextlib.suppress(ApiError):  # the next reconcile asks again
                 if await autoscalers_of(self._cluster, service.namespace, name) == []:
                     self._field_conflicts.ended(key, (DEPLOYMENT, name), REPLICAS)
         return self._field_conflicts.conflicts(key)

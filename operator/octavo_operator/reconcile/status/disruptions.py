@@ -17,6 +17,7 @@ from octavo_operator.reconcile.kinds import EVENT, POD, Kind
 from octavo_operator.reconcile.observation.observe import Key, Object
 from octavo_operator.reconcile.pods.pod_view import condition_of
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _PREEMPTION = "PreemptionByScheduler"
 _CAUSES = {
@@ -31,6 +32,8 @@ _AGAIN = 2
 _BY = re.compile(r"by pod ([0-9a-f-]{36})")
 """The pod's uid, in the words of the scheduler, which does not name it."""
 _SHOWN = 3
+_ASKED_SECONDS = 120.0
+"""The time for which the scheduler's Event about a pod is looked for; usually it is there at once."""
 _MOST = 50
 """Pods of one LLMService that are remembered."""
 
@@ -51,7 +54,7 @@ class EventReader(Protocol):
 class _Victim:
     """A pod that was ended: for what reason, its name, its node, when (RFC 3339), and whether it was ready.
 
-    `by`: the pod for which it was preempted, in words; empty: that is not known.
+    `seen`: when it was noted (RFC 3339). `by`: the pod for which it was preempted, in words; empty: that is not known.
     """
 
     reason: str
@@ -59,6 +62,7 @@ class _Victim:
     node: str
     when: str
     ready: bool
+    seen: str
     by: str = ""
 
 
@@ -68,21 +72,24 @@ class Disruptions:
     def __init__(self) -> None:
         self._victims: dict[Key, dict[str, _Victim]] = {}
 
-    async def note(self, cluster: EventReader, key: Key, pods: Iterable[Object], complete: bool) -> Sequence[Problem]:
+    async def note(
+        self, cluster: EventReader, key: Key, pods: Iterable[Object], complete: bool, now: str
+    ) -> Sequence[Problem]:
         """Note which of the trimmed `pods` others have ended; return the problems of those that are remembered.
 
-        `complete`: the service has all replicas that it should have.
+        `complete`: the service has all replicas that it should have. `now` is RFC 3339.
         """
-        known = self._victims.pop(key, {})
-        ended = {each["metadata"]["uid"]: found for each in pods if (found := _victim(each))}
+        known = self._victims.get(key, {})
+        ended = {each["metadata"]["uid"]: found for each in pods if (found := _victim(each, now))}
         before = {uid: victim for uid, victim in known.items() if uid in ended or not complete}
         victims = dict([*{**before, **ended, **before}.items()][-_MOST:])  # in the order in which they were seen
-        for uid, victim in victims.items():
-            if victim.reason == _PREEMPTION and not victim.by:
-                victim.by = await _preemptor(cluster, key[0], uid, victim.node)
-        if victims:
+        self.forget(key)
+        if victims:  # before the requests, in which this may be cancelled, since the pods may be gone by the next time
             self._victims[key] = victims
-        return _problems(victims.values())
+        for uid, victim in _preempted_of(victims)[-_SHOWN:]:
+            if not victim.by and seconds_between(victim.seen, now) < _ASKED_SECONDS:
+                victim.by = await _preemptor(cluster, key[0], uid, victim.node)
+        return _problems(victims)
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
@@ -92,7 +99,7 @@ class Disruptions:
 async def _preemptor(cluster: EventReader, namespace: str, uid: str, node: str) -> str:
     """Return for which pod that of this uid was ended, as the scheduler's Event says; empty: it is not known.
 
-    That is no reason for a pass to fail.
+    That is no reason for a reconcile to fail.
     """
     try:
         if not await cluster.may("list", EVENT, namespace):
@@ -114,20 +121,26 @@ async def _named(cluster: EventReader, uid: str, node: str) -> str:
     return f"the pod of uid {uid}"
 
 
-def _victim(pod: Object) -> _Victim | None:
+def _victim(pod: Object, now: str) -> _Victim | None:
     """Return a pod that something other than its Deployment or its node has ended; None: nothing has."""
     target = condition_of(pod, "DisruptionTarget")
     reason = target.get("reason") or ""
     if target.get("status") != "True" or reason not in (_PREEMPTION, *_CAUSES):
         return None
     node, ready = (pod.get("spec") or {}).get("nodeName") or "", condition_of(pod, "Ready").get("status") == "True"
-    return _Victim(reason, pod["metadata"]["name"], node, target.get("lastTransitionTime") or "", ready)
+    return _Victim(reason, pod["metadata"]["name"], node, target.get("lastTransitionTime") or "", ready, now)
 
 
-def _problems(victims: Iterable[_Victim]) -> list[Problem]:
-    ordered = sorted(victims, key=lambda each: each.when)
-    preempted = [each for each in ordered if each.reason == _PREEMPTION]
-    evicted = [each for each in ordered if each.reason in _CAUSES and not each.ready]
+def _preempted_of(victims: Mapping[str, _Victim]) -> list[tuple[str, _Victim]]:
+    """Return those that were preempted, with their uids, the last one last."""
+    found = [each for each in victims.items() if each[1].reason == _PREEMPTION]
+    return sorted(found, key=lambda each: each[1].when)
+
+
+def _problems(victims: Mapping[str, _Victim]) -> list[Problem]:
+    preempted = [victim for _, victim in _preempted_of(victims)]
+    evicted = [each for each in victims.values() if each.reason in _CAUSES and not each.ready]
+    evicted.sort(key=lambda each: each.when)
     found = [_preempted(preempted)] if preempted else []
     return found + ([_evicted(evicted)] if len(evicted) >= _AGAIN else [])
 

@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 180.0
 
 
 class MissingAddresses:
-    """Remembers since when passes have seen a Service without the address that it should get."""
+    """Remembers since when a Service has been seen without the address that it should get."""
 
     def __init__(self) -> None:
         self._since: dict[Key, str] = {}

@@ -224,6 +224,8 @@ class Passes:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
         self.foreign_objects: list[int] = []
         """How many slices and pods of others each reconcile knew."""
+        self.remembered: list[Any] = []
+        """What each reconciler was given that outlasts it."""
 
     def reconciler(self, cluster: Any, sources: Sources, *_: Any, **more: Any) -> Passes:
         self.indexes, self.unwatched, self.foreign_problems = (
@@ -231,6 +233,7 @@ class Passes:
             sources.unwatched,
             sources.foreign_problems,
         )
+        self.remembered.append(more["remembered"])
         return self
 
     async def reconcile(self, key: Key) -> float:
@@ -276,6 +279,7 @@ async def test_after_a_crd_came_no_worker_starts_before_the_cluster_is_known_aga
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert set(passes.seen) == {(KEY, True, whole)}
+    assert len(passes.remembered) > 1 and all(each is process.remembered for each in passes.remembered)
     # Of what is not Octavo's nothing comes over the line: the API server selects, and only our CRD is listed whole.
     ours = {(LLMSERVICE.plural, watch): {None} for watch in (False, True)}
     children = (*CHILDREN, *OPTIONAL[:1], *OBSERVED)
