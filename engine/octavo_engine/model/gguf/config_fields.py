@@ -25,15 +25,16 @@ def refuse_causal(header: Header) -> None:
         raise header.fields.wrong(key, True, "is not an encoder's; convert the model again with a current llama.cpp")
 
 
-def layer_types(header: Header, period: int) -> dict[str, Any]:
+def layer_types(header: Header, period: int | None) -> dict[str, Any]:
     """Return each layer's type: the header has a flag for each layer, or a number of layers of which the last one sees
     all tokens, by default `period`. ModelLoadError for another pattern.
 
+    `period` None: there must be flags, as where llama.cpp needs this key or takes a number in another way.
     Layers that predict further tokens have no flag, or one that is not read.
     """
     name, count = header.key("attention.sliding_window_pattern"), header.num_layers
     flags = header.fields.values.get(name) if header.fields.has(name) else period
-    if isinstance(flags, int) and not isinstance(flags, bool) and flags > 0:
+    if period is not None and isinstance(flags, int) and not isinstance(flags, bool) and flags > 0:
         flags = [(layer + 1) % flags != 0 for layer in range(count)]
     if not isinstance(flags, list) or len(flags) not in (count, count + header.predicting_layers):
         raise header.fields.wrong(name, flags, f"is not a flag for each of {count} layers")

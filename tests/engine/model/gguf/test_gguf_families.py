@@ -139,14 +139,20 @@ def test_headers_of_other_models_are_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "needed"),
-    [("attention.sliding_window_pattern", "a flag for each layer"), ("expert_weights_norm", "true")],
+    ("name", "key", "value", "message"),
+    [
+        ("step35", "expert_weights_norm", None, "None is not supported, only true"),
+        ("step35", "attention.sliding_window_pattern", None, "None is not a flag for each of 3 layers"),
+        ("cohere2moe", "attention.sliding_window_pattern", None, "None is not a flag for each of 5 layers"),
+        ("cohere2moe", "attention.sliding_window_pattern", 4, "4 is not a flag for each of 5 layers"),
+    ],
 )
-def test_step35_needs_keys_without_which_llama_cpp_knows_no_such_model(
-    missing: str, needed: str, tmp_path: Path
+def test_what_llama_cpp_needs_or_takes_in_another_way_is_refused(
+    name: str, key: str, value: int | None, message: str, tmp_path: Path
 ) -> None:
-    files = _written(tmp_path, "step35", {missing: None})
-    with pytest.raises(ModelLoadError, match=f"{missing} None is not supported, only {needed}"):
+    """In llama.cpp the first of four layers of cohere2moe sees all tokens; in other models the last one does."""
+    files = _written(tmp_path, name, {key: value})
+    with pytest.raises(ModelLoadError, match=f"{key} {message}"):
         read_spec(files)
 
 

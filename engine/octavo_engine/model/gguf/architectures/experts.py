@@ -194,11 +194,9 @@ def _phimoe_fields(header: Header) -> dict[str, Any]:
 def _step35_fields(header: Header) -> dict[str, Any]:
     """Return Step 3.5's fields; llama.cpp has as a constant that layers without a window rotate half of each head."""
     router_scores(header, "sigmoid")
-    needed = {"attention.sliding_window_pattern": "a flag for each layer", "expert_weights_norm": "true"}
-    for name, value in needed.items():  # what without them would be is not known
-        if not (found := header.fields.values.get(header.key(name))):
-            raise header.fields.wrong(header.key(name), found, f"is not supported, only {value}")
-    types, full = layer_types(header, 1)["layer_types"], "full_attention"
+    if not header.fields.boolean(name := header.key("expert_weights_norm"), False):
+        raise header.fields.wrong(name, header.fields.values.get(name), "is not supported, only true")
+    types, full = layer_types(header, None)["layer_types"], "full_attention"
     heads, rope = _heads_of_kinds(header, types), rope_parameters(header)
     if "factors" in rope:
         rope["factors"] = rope["factors"][: len(rope["factors"]) // 2]
@@ -228,7 +226,7 @@ def _cohere2_moe_fields(header: Header) -> dict[str, Any]:
     """Return the fields of Cohere's mixtures; in llama.cpp all dense layers at the start rotate."""
     return {
         **experts_fields(header),
-        **layer_types(header, 4),
+        **layer_types(header, None),
         "intermediate_size": header.integer("expert_feed_forward_length"),
         "prefix_dense_intermediate_size": header.integer("feed_forward_length"),
         "prefix_dense_sliding_window_pattern": 1,
