@@ -136,7 +136,7 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: str) -> None:
+def test_single_rows_are_those_of_the_dequantized_weight(kernels: CPUKernels, case: str) -> None:
     """Of both parts and orders; rows that a weight does not have are zeros, as those of other ranks' tokens are."""
     weight = quantized(case)
     there, others = [52, 0, 36, 37, 15, 16, 52], [-1, 53, 2**40]
@@ -300,7 +300,7 @@ def test_whether_codes_are_multiplied_follows_from_their_order_and_tokens(crosso
     assert Crossovers(None, None).multiplies_codes(999, interleaved=interleaved)
 
 
-def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:
+def test_codes_that_are_not_multiplied_are_dequantized(kernels: CPUKernels) -> None:
     """And what no kernel knows is left to the method."""
     weight, exact = quantized("int4"), numbers(quantized("int4"))
     for interleaved, crossovers in ((False, Crossovers(16)), (True, Crossovers()), (True, Crossovers(interleaved=128))):

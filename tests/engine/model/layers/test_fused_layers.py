@@ -144,7 +144,7 @@ MIXED = Quantization(
 @needs_kernels
 @pytest.mark.parametrize("quantization", [ONLINE["int8"], ONLINE["int4"], MIXED], ids=["int8", "int4", "mixed"])
 def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):  # noqa: F811
-    """Codes are multiplied as they are or by tiles here: other weights are decoded layer by layer."""
+    """Codes are multiplied as they are or by tiles here: other weights are dequantized layer by layer."""
     model = reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True)
     decoder = load_quantized(save(model, tmp_path), kernels, quantization)
     calls, called = [], CPULayers.__call__
@@ -160,7 +160,7 @@ def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):
 
 
 @needs_kernels
-def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monkeypatch):
+def test_codes_that_are_dequantized_for_many_tokens_leave_the_kernels(tmp_path, monkeypatch):
     checkpoint = save(reference_model(**SIZES, intermediate_size=192), tmp_path)
     decoder, alone = load_quantized(checkpoint, cpu_kernels(), ONLINE["int4"], Crossovers(interleaved=128)), []
     monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])

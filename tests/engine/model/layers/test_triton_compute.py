@@ -128,7 +128,7 @@ def test_in_fp8_it_is_one_more(scheme: FP8Scheme, product: str, monkeypatch: pyt
     ],
     ids=["int8", "int4"],
 )
-def test_quantized_weights_are_multiplied_as_they_are_and_decoded_for_many_tokens(
+def test_quantized_weights_are_multiplied_as_they_are_and_dequantized_for_many_tokens(
     method: LinearMethod, product: str, dequantize: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = LayerOptions(Collectives(Shard()), triton_compute(), torch.bfloat16, CPU, LLAMA_NAMES)
@@ -137,7 +137,7 @@ def test_quantized_weights_are_multiplied_as_they_are_and_decoded_for_many_token
     for values in linear.weights.parameters.values():
         values.fill_(1)
     options.compute.prepare([linear.weights])
-    assert linear.scratch_bytes >= 1024 * 64 * 2, "the plan has memory for the decoded weight"
+    assert linear.scratch_bytes >= 1024 * 64 * 2, "the plan has memory for the dequantized weight"
     with torch.no_grad(), Launches(monkeypatch) as launched:
         for tokens in (1, 64, 65):
             linear(torch.empty(tokens, 1024, dtype=torch.bfloat16))

@@ -342,7 +342,7 @@ class MoE(nn.Module):
 
     @property
     def scratch_bytes(self) -> int:
-        """The bytes of one expert's decoded weight, if it has codes, and of its rows, if experts run in turn.
+        """The bytes of one expert's dequantized weight, if it has codes, and of its rows, if experts run in turn.
 
         The latter are the rows' input, both products, the activation between them, and float32 results in two orders,
         beside the results of the rows before.
@@ -350,9 +350,11 @@ class MoE(nn.Module):
         if not self.options.support.experts_in_turn:
             return 0
         size = self.options.dtype.itemsize
-        decoded = 0 if self.quantized is None else max(rows * columns for rows, columns in self.weight_shapes) * size
+        dequantized = (
+            0 if self.quantized is None else max(rows * columns for rows, columns in self.weight_shapes) * size
+        )
         hidden, inner = self.hidden.size, self.inner.size
-        return decoded + ROWS_TOGETHER * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
+        return dequantized + ROWS_TOGETHER * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """Yield the dimensions whose sizes experts cannot have, each with the number it must be a multiple of."""
