@@ -53,8 +53,8 @@ def make_scheduler(
 class FixedCost(StepCost):
     """A cost of steps that does not learn how much context one may read."""
 
-    def _observe_context(self, seconds: float, tokens: int, context: int) -> None:
-        pass
+    def observe(self, prompt_tokens: int, seconds: float, decodes: int = 0, context: int = 0) -> None:
+        super().observe(prompt_tokens, seconds, decodes)
 
 
 def limit_context(scheduler: Scheduler, context: float) -> None:

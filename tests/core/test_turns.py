@@ -13,9 +13,13 @@ from octavo_engine.core.step_cost import FIRST_CONTEXT, LEAST_CONTEXT, SHORT_STE
 LIMIT = 200
 
 
-def test_long_contexts_take_turns_and_a_short_one_of_another_key_is_in_every_step() -> None:
+@pytest.mark.parametrize(("limit", "least", "most"), [(LIMIT, 2 * 90, LIMIT), (80, 90, 90 + 8 + 80 // 2)])
+def test_long_contexts_take_turns_and_a_short_one_of_another_key_is_in_every_step(
+    limit: int, least: int, most: int
+) -> None:
+    """Also if each of the long ones is longer than the limit, and thus alone in its turn but for the short one."""
     scheduler, device = make_engine(blocks=128, seqs=8, tokens=1024)
-    limit_context(scheduler, LIMIT)
+    limit_context(scheduler, limit)
     long = [add(scheduler, f"r{number}", 90, max_tokens=8, tenant="rude") for number in range(6)]
     short = add(scheduler, "s", 10, max_tokens=20, tenant="other")
     outputs, tokens, lengths = [], defaultdict[str, list[int]](list), list[int]()
@@ -27,7 +31,7 @@ def test_long_contexts_take_turns_and_a_short_one_of_another_key_is_in_every_ste
         outputs += some
         for output in some:
             tokens[output.request_id].append(number)
-    assert 2 * 90 <= max(lengths) <= LIMIT
+    assert least <= max(lengths) <= most
     assert tokens["s"] == list(range(20))
     for state in long:
         assert (
@@ -69,6 +73,41 @@ def test_choices_of_a_long_prompt_begin_in_turn() -> None:
         assert answer_of(outputs, state.request_id) == expected(state)
 
 
+def test_a_prompt_with_few_cached_tokens_begins_beside_one_that_is_longer_than_the_limit() -> None:
+    scheduler, device = make_engine(blocks=200, block_size=4, tokens=16)
+    first = add(scheduler, "first", 17, max_tokens=1, tenant="b")
+    step(scheduler, device)
+    step(scheduler, device)
+    limit_context(scheduler, 40)
+    long = add(scheduler, "long", 200, max_tokens=1, tenant="a")
+    while long.computed <= 40:
+        step(scheduler, device)
+    again = add(scheduler, "again", first.request.prompt_token_ids, max_tokens=1, tenant="b")
+    _, outputs = step(scheduler, device)
+    assert [output.request_id for output in outputs] == ["again"]
+    assert again.cached_tokens == 16
+    assert long.finish_reason is None
+
+
+def test_no_request_is_preempted_for_a_prompt_that_must_not_read_its_cached_blocks_yet() -> None:
+    scheduler, device = make_engine(blocks=200, block_size=4, seqs=2, tokens=16, policy="priority")
+    first = add(scheduler, "first", 17, max_tokens=1, tenant="b")
+    step(scheduler, device)
+    step(scheduler, device)
+    limit_context(scheduler, 20)
+    long = add(scheduler, "long", 200, max_tokens=1, tenant="a")
+    add(scheduler, "less important", 10, max_tokens=60, tenant="b", priority=5)
+    while long.computed <= 20:
+        step(scheduler, device)
+    add(scheduler, "again", first.request.prompt_token_ids, max_tokens=1, tenant="b")
+    while long.finish_reason is None:
+        assert scheduler.counters.preemptions == 0
+        step(scheduler, device)
+    while scheduler.has_work:
+        step(scheduler, device)
+    assert scheduler.counters.preemptions == 0, "there was room for it when its turn came"
+
+
 def running(*lengths: tuple[str, float, int]) -> RunningRequests:
     """Requests of (tenant, weight, context) that decode."""
     found = RunningRequests(len(lengths))
@@ -87,7 +126,8 @@ def test_keys_read_by_their_weights_and_each_request_has_its_turn() -> None:
         waiting_longest = next(iter(rows.decoding))
         taken = rows.in_turn(900)
         assert waiting_longest in taken
-        assert len(taken) == 1 or sum(state.computed for state in taken) <= 900
+        others = sum(state.computed for state in taken if state is not waiting_longest)
+        assert others <= 900 - min(waiting_longest.computed, 450)
         for state in taken:
             read[state.tenant] += state.computed
             turns[state.request_id] += 1
@@ -145,6 +185,16 @@ def test_more_and_more_is_read_while_it_takes_little_time() -> None:
         assert context > most
         most = context
         observe(cost, 256, context, 0.001)
+
+
+def test_more_is_read_though_each_step_has_prompts_or_drafts() -> None:
+    """A GPU never waits for a step without them; two cores that take long for the prompts learn nothing from it."""
+    fast, slow = learned(0.001), learned()
+    for _ in range(10):
+        fast.observe(2048, 0.03, 256, int(fast.context_limit))
+        slow.observe(512, 0.8, 48, int(slow.context_limit))
+    assert fast.context_limit > 10**6
+    assert slow.context_limit == FIRST_CONTEXT
 
 
 @pytest.mark.parametrize("length", [8000, 5000, 4100, 2000, 100])

@@ -150,8 +150,8 @@ class Planner:
             if self._prompt_limit(state, builder) <= 0:
                 over_share.add(state.tenant)
             elif not self._make_room(state, builder):
-                may_run = self.policy.may_run(state, len(self.running), self.limits.running_limit)
-                admissions.blocked(state, may_run=may_run)
+                running, limit = len(self.running), self.limits.running_limit
+                admissions.blocked(state, may_run=self.policy.may_run(state, running, limit))
             elif builder.can_read(state.computed):
                 self._start(state, builder, now)
                 admissions.admitted()
@@ -160,14 +160,14 @@ class Planner:
                 over_share.add(state.tenant)
 
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
-        """Give a waiting request its cached blocks if it can run now, after preemptions if need be; else False."""
+        """Give a waiting request its cached blocks if it can run (preempting if need be) or must not read yet."""
         running, unreserved = len(self.running), self.memory.unreserved
         may_run = self.policy.may_run(state, running, self.limits.running_limit)
         yielding = [] if may_run else self.policy.yielding_to(state, self.running, self._steps)
         if not (yielding or (may_run and self.policy.worth_trying(state, unreserved, running, self._steps))):
             return False
         shortage = self._attach_cached_blocks(state, builder)
-        if may_run and max(shortage) <= 0:
+        if not builder.can_read(state.computed) or (may_run and max(shortage) <= 0):
             return True
         self.memory.free(state)
         state.blocks_wanted = [have + lacks for have, lacks in zip(self.memory.unreserved, shortage, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from octavo_engine.core.request_state import RequestState, Status
@@ -44,18 +45,18 @@ class RunningRequests:
     def in_turn(self, context: float) -> Collection[RequestState]:
         """Return the requests that decode in a step which may read `context` tokens: all, or those whose turn it is.
 
-        Then tenants' requests read equally much, by weight, and the one that has waited for longest is among them.
+        Then tenants' requests read equally much, by weight. The one that has waited for longest is among them, and
+        however long it is, half of `context` is left for others.
         """
         if sum(state.computed for state in self.decoding) <= context:
             return self.decoding
-        read, order = dict[str, float](), dict[RequestState, float]()
+        read, order, taken = defaultdict[str, float](float), dict[RequestState, float](), list[RequestState]()
         for state in self.decoding:
-            read[state.tenant] = read.get(state.tenant, 0.0) + state.computed / state.request.weight
+            read[state.tenant] += state.computed / state.request.weight
             order[state] = read[state.tenant] if order else 0.0
-        taken = list[RequestState]()
         for state in sorted(order, key=order.__getitem__):
             if not taken or state.computed <= context:
-                context -= state.computed
+                context -= state.computed if taken else min(state.computed, context / 2)
                 taken.append(state)
         for state in taken:
             self.decoding[state] = self.decoding.pop(state)

@@ -14,7 +14,7 @@ class StepBuilder:
     """The rows of one step so far."""
 
     budget: int  # tokens that may still be added
-    context: float = float("inf")  # tokens of contexts that chunks may still read
+    context: float = float("inf")  # tokens of contexts that the chunks may read
     new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
     decoding: list[RequestState] = field(default_factory=list)
@@ -40,20 +40,19 @@ class StepBuilder:
         chunk = Chunk(request.row, request.computed, end - request.computed, samples=end == request.known)
         self.chunks[request] = chunk
         self.budget -= chunk.num_tokens
-        self.context -= chunk.start
         self.prompt_tokens[request.tenant] += chunk.num_tokens
         request.computed = end
         request.in_flight += chunk.samples
 
     def can_read(self, context: int) -> bool:
-        """Return True if a chunk may be added that reads `context` tokens; the first one always may."""
-        return not self.chunks or context <= max(0.0, self.context)
+        """Return True if a chunk that reads `context` tokens may be added: the first may, and leaves others half."""
+        starts = [chunk.start for chunk in self.chunks.values()]
+        return not (context and starts) or context + min(starts[0], self.context / 2) + sum(starts[1:]) <= self.context
 
     def drop(self, request: RequestState) -> None:
         """Remove all that was added for a request, which is being preempted in the same step."""
         if (chunk := self.chunks.pop(request, None)) is not None:
             self.budget += chunk.num_tokens
-            self.context += chunk.start
             self.prompt_tokens[request.tenant] -= chunk.num_tokens
             request.computed = chunk.start
             request.in_flight -= chunk.samples

@@ -36,10 +36,11 @@ class StepCost:
             self._observe_context(seconds, prompt_tokens + decodes, context)
             return
         self._least_token_seconds = min(self._least_token_seconds, seconds / prompt_tokens)
+        # Reading took less than the whole step. While all steps have prompts or drafts, nothing else raises the limit.
+        self.context_limit = max(self.context_limit, context * SHORT_STEP / 2 / max(seconds, SHORT_STEP / 4))
         token_seconds = max(0.0, seconds - self.decode_seconds) / prompt_tokens
         self._latest.append(token_seconds or seconds / prompt_tokens)
-        weight = _WEIGHT * min(1.0, prompt_tokens / _WEIGHTY_CHUNK)
-        self.token_seconds = _moved(self.token_seconds, token_seconds, weight)
+        self.token_seconds = _moved(self.token_seconds, token_seconds, _WEIGHT * min(1, prompt_tokens / _WEIGHTY_CHUNK))
 
     def _observe_context(self, seconds: float, tokens: int, context: int) -> None:
         """Learn how much context may be read from a step of `tokens`: at most twice as much as it has read."""
