@@ -90,8 +90,13 @@ async def test_a_pod_that_is_about_to_get_the_room_is_named_and_otherwise_its_ui
     events = Events("important")
     events.place = "status.nominatedNodeName=n1"
     assert "for pod other/important, which" in await said(Disruptions(), events, preempted())
+    events.place, known = "nowhere", Disruptions()
+    assert f"to make room for the pod of uid {BY_UID}, which" in await said(known, events, preempted())
+    events.fails = True
+    assert f"to make room for the pod of uid {BY_UID}, which" in await said(known, events)
+    events.fails, events.place = False, "status.nominatedNodeName=n1"
+    assert "for pod other/important, which" in await said(known, events), "it is looked for again"
     events.place = "nowhere"
-    assert f"to make room for the pod of uid {BY_UID}, which" in await said(Disruptions(), events, preempted())
     events.may_list_all_pods, asked = False, len(events.asked)
     assert f"the pod of uid {BY_UID}, which" in await said(Disruptions(), events, preempted())
     assert events.asked[asked:] == ["Event llm regarding.uid=p1,reason=Preempted"]

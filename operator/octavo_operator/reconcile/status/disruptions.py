@@ -31,6 +31,7 @@ _AGAIN = 2
 """Evictions before the pod had served that count as a problem; one may be a drain."""
 _BY = re.compile(r"by pod ([0-9a-f-]{36})")
 """The pod's uid, in the words of the scheduler, which does not name it."""
+_NAMED = "pod "  # begins the words for a pod whose name is known
 _SHOWN = 3
 _ASKED_SECONDS = 120.0
 """The time for which the scheduler's Event about a pod is looked for; usually it is there at once."""
@@ -64,6 +65,8 @@ class _Victim:
     ready: bool
     seen: str
     by: str = ""
+    is_named: bool = False
+    """Whether `by` has that pod's name: the scheduler may tell its uid a moment before it is seen on the node."""
 
 
 class Disruptions:
@@ -87,8 +90,9 @@ class Disruptions:
         if victims:  # before the requests, in which this may be cancelled, since the pods may be gone by the next time
             self._victims[key] = victims
         for uid, victim in _preempted_of(victims)[-_SHOWN:]:
-            if not victim.by and seconds_between(victim.seen, now) < _ASKED_SECONDS:
-                victim.by = await _preemptor(cluster, key[0], uid, victim.node)
+            if not victim.is_named and seconds_between(victim.seen, now) < _ASKED_SECONDS:
+                by = await _preemptor(cluster, key[0], uid, victim.node)
+                victim.by, victim.is_named = by or victim.by, by.startswith(_NAMED)
         return _problems(victims)
 
     def forget(self, key: Key) -> None:
@@ -117,7 +121,7 @@ async def _named(cluster: EventReader, uid: str, node: str) -> str:
         for place in ("spec.nodeName", "status.nominatedNodeName"):
             for pod in await cluster.list_selected(POD, "", "", metadata_only=True, fields=f"{place}={node}"):
                 if pod["metadata"]["uid"] == uid:
-                    return f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+                    return f"{_NAMED}{pod['metadata']['namespace']}/{pod['metadata']['name']}"
     return f"the pod of uid {uid}"
 
 
