@@ -393,6 +393,7 @@ _OF_B = {"type": "object", "properties": {"b": {"type": "string"}}, "required": 
 _CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "a": {}}, "required": ["kind"]}
 _DOG = {"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}, "b": {}}, "required": ["kind"]}
 _DEFS = {"a": _OF_A, "b": _OF_B, "cat": _CAT, "dog": _DOG, "closed": {**_OF_B, "additionalProperties": False}}
+_DEFS["many"] = {"enum": list(range(257))}
 
 
 def _one_of(*each: Any) -> dict[str, Any]:
@@ -409,6 +410,7 @@ def _one_of(*each: Any) -> dict[str, Any]:
         (_one_of("cat", "dog", {"const": 1}), [{"kind": "cat"}, {"kind": "wolf"}, 1], [{"kind": "bird"}, {}]),
         (_one_of("a", "closed"), [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
         (_one_of(_OF_A, _OF_B), [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
+        ({"anyOf": [_one_of({"$ref": "#/anyOf/1"}, {"type": "null"}), _OF_A]}, [None, {"a": 1}], [1]),
         ({"items": _one_of(_OF_A, _OF_B, {"type": "null"})}, [[{"a": 1}, None]], [[{"a": 1, "b": "x"}]]),
     ],
 )  # fmt: skip
@@ -441,11 +443,45 @@ def test_one_of_schemas_is_any_of_them_where_a_value_is_valid_under_one_only(
         {"oneOf": []},
         {"oneOf": {"type": "null"}},
         {**_one_of("a", {"type": "null"}), "anyOf": [5]},
+        # As all of these objects may have `c`, `a` or `b` cannot be the only other property.
+        {**_one_of(_OF_A, _OF_B), "properties": {"c": {}}},
+        {"allOf": [_one_of(_OF_A, _OF_B), {"properties": {"c": {}}}]},
+        _one_of("many", {"const": -1}),
     ],
 )
 def test_one_of_schemas_of_which_several_may_hold_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(GrammarError):
         check_grammar(json_schema_grammar({**schema, "$defs": _DEFS}))
+
+
+def test_values_to_which_many_schemas_refer_are_read_once_for_each() -> None:
+    """Read for each two schemas and each property, they took minutes of a text worker's time for 90 KB."""
+    read = []
+
+    class Values(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            read.append(self)
+            return super().__iter__()
+
+    count = 32
+    owns = [f"own{each}" for each in range(count)]
+    same = {"kind": {"$ref": "#/$defs/kinds"}}
+    schemas = [{"type": "object", "properties": {**same, own: {}}, "required": ["kind", own]} for own in owns]
+    one_of, defs = _one_of(*schemas), {"kinds": {"enum": Values("abc")}}
+    assert "anyOf" in exact_schema({**one_of, "$defs": defs}).value
+    assert len(read) <= 3 * count
+    read.clear()
+    owner = {"properties": {"kind": {"$ref": "#/$defs/kinds"}}, "required": ["kind"], "type": "object"}
+    many = {"anyOf": [_one_of("owner", {"type": "null"})] * count, "$defs": {**defs, "owner": owner}}
+    assert "oneOf" not in exact_schema(many).text
+    assert len(read) < count
+
+
+def test_the_schemas_that_are_compared_are_limited() -> None:
+    each = _one_of(*[{"const": value} for value in range(32)])
+    few, many = ({"items": {"anyOf": [each] * count}} for count in (8, 9))  # 8 * 32 * 31 / 2 is less than 4096
+    assert "oneOf" not in exact_schema(few).text
+    assert "oneOf" in exact_schema(many).text
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ from octavo_engine.json_schema.walk import only_lists, referred
 
 _MOST = 32
 """Schemas of one `oneOf` that are compared; the comparisons grow with the square of their number."""
+_MOST_PAIRS = 4096
+"""Comparisons of two schemas for the `oneOf`s of one whole schema."""
+_MOST_VALUES, _MOST_NAMES = 256, 64
+"""Values and required properties of one schema that are looked at."""
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 """The types of JSON's values; every `integer` is a `number`."""
 _KIND_OF: Mapping[type, str] = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
@@ -27,46 +31,70 @@ class _Limits:
     kinds: frozenset[str]
     """The types that the values may have."""
     values: frozenset[tuple[str, Any]] | None
-    """The only values, with their types; None if the schema lists none, or lists or objects."""
+    """The only values, with their types; None if the schema lists none, lists or objects, or too many."""
     properties: Mapping[str, Any]
     required: frozenset[str]
+    """The properties that objects must have; of many, the first ones."""
+    required_values: Mapping[str, frozenset[tuple[str, Any]]]
+    """The only values of those required properties that have such."""
     closed: bool
     """Whether objects have listed properties only."""
 
 
-def with_any_of(schema: dict[str, Any], root: Any) -> dict[str, Any]:
-    """Return a schema without its own `oneOf`, if no value that it allows is valid under two of the schemas.
+class Alternatives:
+    """Writes the `oneOf`s in one schema as `anyOf`s, in time that grows with the schema's length."""
 
-    Objects that only list their properties are closed where that tells them apart. `root` is the whole schema, for
-    `$ref`.
-    """
-    given = schema.get("oneOf")
-    if not isinstance(given, list) or "anyOf" in schema or not 0 < len(given) <= _MOST:
-        return schema
-    limits = [_limits(referred(each, root)) for each in given]
-    closed: set[int] = set()
-    for one, other in combinations(range(len(given)), 2):
-        if not _disjoint(limits[one], limits[other], root):
-            if not _disjoint_if_closed(given[one], given[other]):
+    def __init__(self, root: Any, *, closable: bool) -> None:
+        """`root` is the whole schema, for `$ref`. In one that is `closable`, objects that only list may be closed."""
+        self._root, self._closable = root, closable
+        self._referred: dict[str, _Limits] = {}
+        """By the `$ref`: many schemas may refer to the same large one."""
+        self._pairs_left = _MOST_PAIRS
+
+    def with_any_of(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema without its own `oneOf`, if no value that it allows is valid under two of the schemas.
+
+        Objects are closed where that tells them apart.
+        """
+        given = schema.get("oneOf")
+        if not isinstance(given, list) or "anyOf" in schema or not 0 < len(given) <= _MOST:
+            return schema
+        limits = [self._limits(each) for each in given]
+        closed: set[int] = set()
+        for one, other in combinations(range(len(given)), 2):
+            self._pairs_left -= 1
+            if self._pairs_left < 0:
                 return schema
-            closed |= {one, other}
-    any_of = [{**each, "additionalProperties": False} if at in closed else each for at, each in enumerate(given)]
-    return {("anyOf" if key == "oneOf" else key): any_of if key == "oneOf" else value for key, value in schema.items()}
+            if not _disjoint(limits[one], limits[other]):
+                if not (self._closable and _disjoint_if_closed(given[one], given[other])):
+                    return schema
+                closed |= {one, other}
+        any_of = [{**each, "additionalProperties": False} if at in closed else each for at, each in enumerate(given)]
+        return {
+            ("anyOf" if key == "oneOf" else key): any_of if key == "oneOf" else value for key, value in schema.items()
+        }
+
+    def _limits(self, schema: Any) -> _Limits:
+        found = referred(schema, self._root)
+        if found is schema:
+            return _limits(schema, self._root)
+        reference = schema["$ref"]
+        if reference not in self._referred:
+            self._referred[reference] = _limits(found, self._root)
+        return self._referred[reference]
 
 
-def _disjoint(one: _Limits, other: _Limits, root: Any) -> bool:
+def _disjoint(one: _Limits, other: _Limits) -> bool:
     """Return True if it is sure that no value is valid under both schemas; False if it may be."""
     kinds = one.kinds & other.kinds
-    if not kinds or _different(one.values, other.values):
+    if not kinds or (one.values is not None and other.values is not None and one.values.isdisjoint(other.values)):
         return True
     if kinds != {"object"}:
         return False
-    if any(each.closed and rest.required - each.properties.keys() for each, rest in ((one, other), (other, one))):
+    if any(each.closed and not rest.required <= each.properties.keys() for each, rest in ((one, other), (other, one))):
         return True
-    shared = one.required & other.required & one.properties.keys() & other.properties.keys()
-    return any(
-        _different(*(_values(referred(each.properties[name], root)) for each in (one, other))) for name in shared
-    )
+    shared = one.required_values.keys() & other.required_values.keys()
+    return any(one.required_values[name].isdisjoint(other.required_values[name]) for name in shared)
 
 
 def _disjoint_if_closed(one: Any, other: Any) -> bool:
@@ -79,13 +107,15 @@ def _disjoint_if_closed(one: Any, other: Any) -> bool:
     return not (_names(one) <= other["properties"].keys() or _names(other) <= one["properties"].keys())
 
 
-def _limits(schema: Any) -> _Limits:
+def _limits(schema: Any, root: Any) -> _Limits:
     if not isinstance(schema, Mapping):
         schema = {}
-    values, properties = _values(schema), schema.get("properties")
-    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    values, properties, required = _values(schema), schema.get("properties"), _names(schema)
     properties = properties if isinstance(properties, Mapping) else {}
-    return _Limits(_kinds(schema, values), values, properties, _names(schema), closed)
+    found = {name: _values(referred(properties[name], root)) for name in required if name in properties}
+    fixed = {name: each for name, each in found.items() if each is not None}
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    return _Limits(_kinds(schema, values), values, properties, required, fixed, closed)
 
 
 def _kinds(schema: Mapping[str, Any], values: frozenset[tuple[str, Any]] | None) -> frozenset[str]:
@@ -100,17 +130,16 @@ def _values(schema: Any) -> frozenset[tuple[str, Any]] | None:
     if not isinstance(schema, Mapping):
         return None
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if not isinstance(values, list) or not all(type(value) in _KIND_OF for value in values):
+    if not isinstance(values, list) or len(values) > _MOST_VALUES or any(type(each) not in _KIND_OF for each in values):
         return None
     return frozenset((_KIND_OF[type(value)], value) for value in values)
 
 
-def _different(one: frozenset[tuple[str, Any]] | None, other: frozenset[tuple[str, Any]] | None) -> bool:
-    """Return True if both schemas list the values that they allow, and no value is in both lists."""
-    return one is not None and other is not None and not one & other
-
-
 def _names(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the properties that a schema requires."""
+    """Return the names of the properties that a schema requires; of many, the first ones."""
     names = schema.get("required")
-    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+    return (
+        frozenset(name for name in names[:_MOST_NAMES] if isinstance(name, str))
+        if isinstance(names, list)
+        else frozenset()
+    )

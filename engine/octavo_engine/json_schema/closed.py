@@ -10,8 +10,8 @@ from typing import Any
 
 from octavo_engine.json_schema.walk import changed_schema, only_lists, subschemas
 
-_JOINS = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
-_REFERS = frozenset({"$ref", "$dynamicRef", "anyOf"})
+_JOINS = frozenset({"allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
+_REFERS = frozenset({"$ref", "$dynamicRef", "anyOf", "oneOf"})
 _OF_OBJECTS = frozenset(
     {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"}
 )
@@ -23,7 +23,14 @@ def closed_schema(schema: Any) -> Any:
     A schema that is returned as it is has objects for which several schemas hold at once: each lists only a part. Or it
     has a `oneOf` that is not the same as `anyOf`: of objects that are closed, other ones are valid under two schemas.
     """
-    return schema if any(map(_joins, subschemas(schema))) else changed_schema(schema, _closed)
+    if joins_schemas(schema) or any("oneOf" in each for each in subschemas(schema)):
+        return schema
+    return changed_schema(schema, _closed)
+
+
+def joins_schemas(schema: Any) -> bool:
+    """Return True if there may be objects for which several of the schemas within `schema` hold at once."""
+    return any(map(_joins, subschemas(schema)))
 
 
 def _joins(schema: Mapping[str, Any]) -> bool:

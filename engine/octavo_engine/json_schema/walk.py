@@ -16,6 +16,8 @@ ANNOTATIONS = frozenset(
 """Keywords that allow and forbid nothing; `example` is OpenAPI's."""
 LISTING = ANNOTATIONS | {"$id", "$schema", "$defs", "definitions", "type", "properties", "required"}
 """Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
+_MOST_DIGITS = 9
+"""Of a place in a list, in a `$ref`."""
 
 
 def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -50,8 +52,16 @@ def referred(schema: Any, root: Any) -> Any:
         return schema
     found = root
     for part in reference[2:].split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        found = _part(found, part.replace("~1", "/").replace("~0", "~"))
     return found
+
+
+def _part(whole: Any, name: str) -> Any:
+    """Return the value of this name in an object, or at this place in a list; None if there is none."""
+    if isinstance(whole, Mapping):
+        return whole.get(name)
+    at = int(name) if isinstance(whole, list) and name.isdecimal() and len(name) <= _MOST_DIGITS else -1
+    return whole[at] if str(at) == name and at < len(whole) else None
 
 
 def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:

@@ -16,8 +16,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
-from octavo_engine.json_schema.alternatives import with_any_of
-from octavo_engine.json_schema.closed import closed_schema
+from octavo_engine.json_schema.alternatives import Alternatives
+from octavo_engine.json_schema.closed import closed_schema, joins_schemas
 from octavo_engine.json_schema.controls import names_control_characters
 from octavo_engine.json_schema.formats import with_exact_format
 from octavo_engine.json_schema.items import without_idle_uniqueness
@@ -108,9 +108,10 @@ def _parsed(text: str) -> Any:
 
 def _narrowed(value: Any) -> Any:
     """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
+    alternatives = Alternatives(value, closable=not joins_schemas(value))
 
     def plain(each: dict[str, Any]) -> dict[str, Any]:
-        each = with_any_of(without_idle_uniqueness(each), root=value)
+        each = alternatives.with_any_of(without_idle_uniqueness(each))
         return with_joined_counts(without_property_names(each, root=value))
 
     joined = changed_schema(value, plain)
