@@ -24,6 +24,7 @@ from octavo_engine.server.admission.fair_pool import FairPool
 from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.openai.bodies.body import Body, parse
+from octavo_engine.server.openai.bodies.field_types import WHOLE
 from octavo_engine.server.serving import Serving
 
 _MOST_BYTES = 64 << 10
@@ -44,7 +45,7 @@ class UnloadBody(Body):
     """The body of POST /v1/unload_lora_adapter."""
 
     lora_name: AdapterName
-    lora_int_id: int | None = None
+    lora_int_id: Annotated[int, WHOLE] | None = None
     """Accepted because vLLM has it, but without effect: adapters have no numbers here."""
 
 

@@ -15,6 +15,7 @@ from octavo_engine.server.openai.bodies.field_types import (
     MAX_N,
     MAX_TOKENS,
     WHOLE,
+    WHOLE_IDS,
     BadWords,
     Content,
     Effort,
@@ -137,13 +138,13 @@ class SamplingFields(Body):
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     logit_bias: LogitBias | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536), WHOLE_IDS] | None = None
     """The only tokens that an answer may have. If the model's end is not among them, the answer ends by max_tokens."""
     bad_words: BadWords | None = None
     """Texts that an answer does not contain in the tokens into which the tokenizer divides them."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE] | None = None
     stop: Stop | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64), WHOLE_IDS] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
@@ -308,4 +309,4 @@ class DetokenizeBody(Body):
     """The body of POST /detokenize."""
 
     model: Name | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS), WHOLE_IDS]

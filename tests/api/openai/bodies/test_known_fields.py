@@ -354,3 +354,15 @@ def test_a_whole_number_may_be_written_with_a_point(server: Served) -> None:
     sampling = server.engine.requests[0].sampling
     found = [sampling.max_tokens, sampling.top_k, sampling.min_tokens, sampling.logprobs, len(server.engine.requests)]
     assert (found, set(map(type, found))) == ([5, 3, 1, 2, 2], {int})
+
+
+def test_token_ids_may_be_written_with_a_point_too(server: Served) -> None:
+    lists = {"stop_token_ids": [5.0, 6], "allowed_token_ids": [7.0], "logit_bias": {"7": 1}}
+    for prompt, count in (([72.0, 105], 1), ([[72.0], [105, 3.0]], 2)):
+        before = len(server.engine.requests)
+        assert server.http.post("/v1/completions", json={"prompt": prompt, **lists}).status_code == 200
+        made = server.engine.requests[before:]
+        assert len(made) == count
+        ids = [*made[-1].prompt_token_ids, *made[0].sampling.stop_token_ids, *made[0].sampling.allowed_token_ids]
+        assert set(map(type, ids)) == {int}
+    assert server.http.post("/detokenize", json={"tokens": [72.0]}).status_code == 200

@@ -29,6 +29,10 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _all_whole(value: Any) -> Any:
+    return list(map(_whole, value)) if isinstance(value, list) and float in map(type, value) else value
+
+
 WHOLE = BeforeValidator(_whole)
 """Lets JSON write a whole number as 5.0, which is an integer for JSON Schema, and which vLLM takes too."""
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
@@ -40,6 +44,8 @@ Metadata = Annotated[
 ]
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+WHOLE_IDS = BeforeValidator(_all_whole)
+"""Does what WHOLE does for a list of TokenId, but at once: it may be very long."""
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
@@ -131,6 +137,7 @@ def _prompts(value: Any, most: int = MAX_PROMPTS) -> list[str] | list[list[int]]
         return [_text(value)]
     if not isinstance(value, list) or not value:
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
+    value = _all_whole(value)
     if all(type(item) is int for item in value):
         return [_token_ids(value)]
     if len(value) > most:
@@ -152,6 +159,7 @@ def _text(value: str) -> str:
 def _token_ids(value: list[Any]) -> list[int]:
     if len(value) > MAX_TOKENS:
         raise ValueError(f"holds {len(value)} token ids; at most {MAX_TOKENS} are allowed")
+    value = _all_whole(value)
     if not all(type(item) is int and 0 <= item <= MAX_TOKEN_ID for item in value):
         raise ValueError(f"token ids must be whole numbers from 0 to {MAX_TOKEN_ID}")
     return value
