@@ -144,7 +144,7 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (TEXT, {"prompt": [[]]}, "prompt", "empty"),
     (TEXT, {"prompt": ["a", 5]}, "prompt", "mixes"),
     (TEXT, {"prompt": [5, -1]}, "prompt", "whole numbers"),
-    (TEXT, {"prompt": [1.5]}, "prompt", "mixes"),
+    (TEXT, {"prompt": [1.5]}, "prompt", "or a token id is not a whole number"),
     (TEXT, {"prompt": [True]}, "prompt", "mixes"),
     (TEXT, {"prompt": [49152]}, "prompt", "outside the model's vocabulary of 49152"),
     (TEXT, {"prompt": [[5], [1 << 40]]}, "prompt", "whole numbers"),

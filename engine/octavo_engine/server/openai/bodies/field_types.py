@@ -147,7 +147,7 @@ def _prompts(value: Any, most: int = MAX_PROMPTS) -> list[str] | list[list[int]]
         return [_text(item) for item in value]
     if all(isinstance(item, list) for item in value):
         return [_token_ids(item) for item in value]
-    raise ValueError("mixes texts and token ids; all prompts must be of one kind")
+    raise ValueError("mixes texts and token ids, or a token id is not a whole number; all prompts must be of one kind")
 
 
 def _text(value: str) -> str:
