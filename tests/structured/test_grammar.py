@@ -411,6 +411,8 @@ def _one_of(*each: Any) -> dict[str, Any]:
         (_one_of("a", "closed"), [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
         (_one_of(_OF_A, _OF_B), [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
         ({"anyOf": [_one_of({"$ref": "#/anyOf/1"}, {"type": "null"}), _OF_A]}, [None, {"a": 1}], [1]),
+        ({"type": "object", "properties": {"next": _one_of({"$ref": "#"}, {"type": "null"})}, "required": ["next"]},
+         [{"next": None}, {"next": {"next": None}}], [{"next": 1}, {}]),
         ({"items": _one_of(_OF_A, _OF_B, {"type": "null"})}, [[{"a": 1}, None]], [[{"a": 1, "b": "x"}]]),
     ],
 )  # fmt: skip

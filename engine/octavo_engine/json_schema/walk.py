@@ -48,6 +48,8 @@ def names_within(required: Any, names: Mapping[str, Any]) -> bool:
 def referred(schema: Any, root: Any) -> Any:
     """Return the schema to which a `$ref` within `root` leads; a schema without one is returned as it is."""
     reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - ANNOTATIONS == {"$ref"} else None
+    if reference == "#":
+        return root
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
     found = root
