@@ -26,6 +26,7 @@ TITLES = {
     "needs a cluster with KubeAI",
     "needs a GPU",
     "needs a model from Hugging Face",
+    "needs docker and a GPU",
     "needs docker or buildah",
     "needs a registry",
     "needs pip install lm-eval",

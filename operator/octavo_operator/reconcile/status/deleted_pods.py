@@ -14,9 +14,14 @@ from octavo_operator.reconcile.observation.observe import Key, Object
 from octavo_operator.reconcile.pods.pod_phase import has_ended
 from octavo_operator.reconcile.pods.pod_view import condition_of, revision_of
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.timestamps import seconds_between
 
 _TIMES = 4
 """So many times as many pods as are wanted are too many; a person may delete each of them once or twice."""
+_SETTLING_SECONDS = 15.0
+"""The time after a change of the Deployment in which new pods do not count: more replicas may just have been asked for,
+which Kubernetes then makes and ends.
+"""
 
 
 @dataclass
@@ -51,7 +56,7 @@ class DeletedPods:
         if known is None or known.deployment != same:
             known = self._seen[key] = _Seen(same, now)
         newest = revision_of(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or "")))
-        of_newest = [pod for pod in pods if revision_of(pod) == newest]
+        of_newest = [pod for pod in pods if revision_of(pod) == newest and _is_settled(pod, known.since)]
         if len(known.uids) < _TIMES * wanted:  # a loop may make pods for weeks
             known.uids.update(pod["metadata"]["uid"] for pod in of_newest)
         known.uids.difference_update(pod["metadata"]["uid"] for pod in of_newest if _says_why(pod))
@@ -60,6 +65,10 @@ class DeletedPods:
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
         self._seen.pop(key, None)
+
+
+def _is_settled(pod: Object, since: str) -> bool:
+    return seconds_between(since, pod["metadata"].get("creationTimestamp")) >= _SETTLING_SECONDS
 
 
 def _says_why(pod: Object) -> bool:

@@ -13,7 +13,7 @@ from tests.operator.api_server import CHILD, KEY, Server, settled
 from tests.operator.reconcile.status.test_summarize import RUNNING, pod
 
 BEGAN = "2026-01-01T00:00:00Z"
-LATER = "2026-01-01T00:01:00Z"
+LATER = "2026-01-01T00:02:00Z"
 EVICTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
 
 
@@ -22,7 +22,7 @@ def loading(number: int, revision: str = "r1", **status: Any) -> dict[str, Any]:
     found["metadata"] |= {
         "uid": f"p{number}",
         "namespace": "llm",
-        "creationTimestamp": f"2026-01-01T00:00:{number:02}Z",
+        "creationTimestamp": f"2026-01-01T00:01:{number:02}Z",
     }
     return dict(trimmed(POD, found))
 
@@ -59,13 +59,24 @@ def test_rollouts_and_other_numbers_of_replicas_begin_anew() -> None:
         assert not known.note(KEY, changed, pods, complete=False, now=BEGAN)
 
 
+def test_pods_of_more_replicas_that_were_asked_for_a_moment_ago_do_not_count() -> None:
+    """`kubectl scale` is put back at once, and Kubernetes ends the pods that it has made meanwhile."""
+    known, now = DeletedPods(), "2026-01-01T00:00:55Z"
+    pods = [loading(number) for number in range(8)]
+    assert not known.note(KEY, live(replicas=7), pods, complete=False, now=now)
+    assert not known.note(KEY, live(), pods, complete=False, now=now)
+    assert not known.note(KEY, live(), pods[:1], complete=False, now=LATER)
+
+
 async def test_the_status_names_what_helps() -> None:
     server = Server()
     operator = await settled(server)
     server.live["Deployment"]["spec"]["replicas"] = 1
     server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
     for number in range(5):
-        server.indexes[POD.plural][KEY] = [loading(number)]
+        made = loading(number)
+        made["metadata"]["creationTimestamp"] = "2126-01-01T00:00:00Z"  # the operator's clock is the real one
+        server.indexes[POD.plural][KEY] = [made]
         await operator.reconcile(KEY)
     assert server.reason("Degraded") == "PodsDeleted"
     assert "stop what deletes them" in server.condition("Degraded")["message"]
