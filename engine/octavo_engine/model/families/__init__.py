@@ -35,7 +35,7 @@ from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.dots3_note import DOTS3_NOTE
 from octavo_engine.model.families.embedding_gemma2 import EMBEDDING_GEMMA2
-from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM, PADDLE_OCR
+from octavo_engine.model.families.ernie import ERNIE4_5, PADDLE_OCR
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.ernie_vl_moe import ERNIE4_5_VL_MOE
 from octavo_engine.model.families.eurobert import EUROBERT_FAMILIES
@@ -67,6 +67,7 @@ from octavo_engine.model.families.granite_hybrid import GRANITE_HYBRID
 from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
 from octavo_engine.model.families.granite_swa import GRANITE_SWA
 from octavo_engine.model.families.gte import GTE_FAMILIES
+from octavo_engine.model.families.helium import HELIUM
 from octavo_engine.model.families.hrm_text import HRM_TEXT
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE

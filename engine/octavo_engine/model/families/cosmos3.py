@@ -15,20 +15,13 @@ from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ModelSpec
 
-_ATTENTION = {
-    "to_q": "q_proj",
-    "to_k": "k_proj",
-    "to_v": "v_proj",
-    "to_out": "o_proj",
-    "norm_q": "q_norm",
-    "norm_k": "k_norm",
-}
+_PARTS = {f"to_{each}": f"{each}_proj" for each in "qkv"} | {"to_out": "o_proj", "norm_q": "q_norm", "norm_k": "k_norm"}
 _STORED_NAMES = StoredNames(
     renamed=tuple((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
     ignored=tuple(f"{part}." for part in ("blocks", "merger", "patch_embed", "pos_embed", "deepstack_merger_list")),
     endings=tuple(
         (f".self_attn.{there}.{part}", f".self_attn.{here}.{part}")
-        for there, here in _ATTENTION.items()
+        for there, here in _PARTS.items()
         for part in ("weight", "bias")
     ),
 )

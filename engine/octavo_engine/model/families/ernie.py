@@ -1,4 +1,4 @@
-"""Dense ERNIE 4.5 of Baidu and Helium 1 of Kyutai: Llama whose RoPE rotates pairs of neighbouring dimensions.
+"""Dense ERNIE 4.5 of Baidu: Llama whose RoPE rotates pairs of neighbouring dimensions.
 
 The ERNIE 4.5 inside PaddleOCR-VL rotates Llama's pairs.
 """
@@ -11,16 +11,10 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec
 
 
-def _read(
-    fields: Fields,
-    architecture: str,
-    *,
-    qkv_bias: bool,
-    bias: bool,
-    mlp_bias: bool,
-    tied: bool,
-    interleaved: bool = True,
+def read_pairs(
+    fields: Fields, name: str, *, qkv_bias: bool, bias: bool, mlp_bias: bool, tied: bool, interleaved: bool = True
 ) -> ModelSpec:
+    """Read Llama with these biases as `name`; `interleaved`: RoPE rotates pairs of neighbouring dimensions."""
     norm = reading.rms_norm(fields)
     attention = reading.attention(fields, qkv_bias=qkv_bias, output_bias=bias)
     layer = LayerSpec(
@@ -29,18 +23,13 @@ def _read(
         norms=reading.norms_before(norm),
     )
     head = HeadSpec(fields.boolean("tie_word_embeddings", tied))
-    return reading.model(fields, architecture, reading.repeated(fields, layer), norm=norm, head=head)
+    return reading.model(fields, name, reading.repeated(fields, layer), norm=norm, head=head)
 
 
 def _read_ernie(fields: Fields, architecture: str, *, interleaved: bool) -> ModelSpec:
     bias = fields.boolean("use_bias", False)
     biases = {"qkv_bias": bias, "bias": bias, "mlp_bias": bias}
-    return _read(fields, architecture, **biases, tied=True, interleaved=interleaved)
-
-
-def _read_helium(fields: Fields) -> ModelSpec:
-    qkv_bias, mlp_bias = fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
-    return _read(fields, HELIUM.architecture, qkv_bias=qkv_bias, bias=False, mlp_bias=mlp_bias, tied=False)
+    return read_pairs(fields, architecture, **biases, tied=True, interleaved=interleaved)
 
 
 _ERNIE_DEFAULTS = {
@@ -63,18 +52,4 @@ PADDLE_OCR: Family = Family(
     model_type="paddleocr_vl_text",
     read=lambda fields: _read_ernie(fields, PADDLE_OCR.architecture, interleaved=False),
     defaults=_ERNIE_DEFAULTS,
-)
-HELIUM = Family(
-    architecture="HeliumForCausalLM",
-    model_type="helium",
-    read=_read_helium,
-    defaults={
-        "num_key_value_heads": 20,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-8,
-        "rope_theta": 100000.0,
-        "max_position_embeddings": 4096,
-        "eos_token_id": 2,
-    },
 )

@@ -11,10 +11,6 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ModelSpec
 
 
-def _read_moe(fields: Fields) -> ModelSpec:
-    return replace(BAILING_MOE_V2.read(fields), architecture=SARVAM_MOE.architecture)
-
-
 def _read_mla(fields: Fields) -> ModelSpec:
     if (scores := fields.text("score_function", default="sigmoid")) != "sigmoid":
         raise fields.wrong("score_function", scores, "is not supported, only sigmoid")
@@ -31,7 +27,7 @@ SARVAM_MOE: Family = replace(
     BAILING_MOE_V2,
     architecture="SarvamMoEForCausalLM",
     model_type="sarvam_moe",
-    read=_read_moe,
+    read=lambda fields: replace(BAILING_MOE_V2.read(fields), architecture=SARVAM_MOE.architecture),
     aliases={
         "n_routed_experts": "num_experts",
         "n_shared_experts": "num_shared_experts",
