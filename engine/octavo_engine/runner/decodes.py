@@ -48,10 +48,10 @@ class Decodes:
         """
         if plan.chunks:
             return None
-        rows, starts = decode_tokens(plan)
-        layers = self._runner.described(self._decoder.decoder_layers, self._context, len(rows))
+        layers = self._runner.described(self._decoder.decoder_layers, self._context, plan.num_decode_tokens)
         if layers is None:
             return None
+        rows, starts = decode_tokens(plan)
         ends = [start + 1 for start in starts]
         columns = to_device([*rows, *starts, *ends], self._table.device).view(3, -1)
         rope = self._decoder.rotations()[0](columns[1])

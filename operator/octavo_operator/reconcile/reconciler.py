@@ -37,12 +37,13 @@ from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.blocked_deletion import deletion_patience_seconds, holders
 from octavo_operator.reconcile.status.disruptions import EventReader
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
-from octavo_operator.reconcile.status.load_balancer import address_patience
+from octavo_operator.reconcile.status.load_balancer import ADDRESS_PATIENCE_SECONDS
 from octavo_operator.reconcile.status.remembered import Remembered
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
-from octavo_operator.reconcile.status.unobserved import unobserved_patience
+from octavo_operator.reconcile.status.unobserved import CONTROLLER_PATIENCE_SECONDS
+from octavo_operator.reconcile.timestamps import patience_left
 from octavo_operator.reconcile.watching.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
@@ -341,8 +342,8 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
     pods = views(service, observed.pods)
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now, node_wait)]
     left += end_patience(observed.pods, now)
-    left += unobserved_patience(observed.unobserved_since, now)
-    left += address_patience(observed.unaddressed_since, now)
+    left += patience_left(observed.unobserved_since, now, CONTROLLER_PATIENCE_SECONDS)
+    left += patience_left(observed.unaddressed_since, now, ADDRESS_PATIENCE_SECONDS)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, service.status or {}, now))
     return [seconds + 1 for seconds in left if seconds]

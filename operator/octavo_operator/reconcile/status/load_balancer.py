@@ -10,9 +10,9 @@ from octavo_operator.api.resource import LLMService
 from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.observation.observe import Key, Observation, is_terminating
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.timestamps import seconds_between
+from octavo_operator.reconcile.timestamps import patience_left
 
-_PATIENCE_SECONDS = 180.0
+ADDRESS_PATIENCE_SECONDS = 180.0
 """A cloud takes a minute or two to make a load balancer."""
 
 
@@ -39,7 +39,7 @@ class MissingAddresses:
 
 def address_problems(service: str, since: str, now: str) -> list[Problem]:
     """Return the problem of a Service that has waited for an address `since` (RFC 3339; empty: it has not)."""
-    if not since or address_patience(since, now):
+    if not since or patience_left(since, now, ADDRESS_PATIENCE_SECONDS):
         return []
     return [
         Problem(
@@ -50,9 +50,3 @@ def address_problems(service: str, since: str, now: str) -> list[Problem]:
             "NodePort or ClusterIP. Within the cluster it is reached as usual",
         )
     ]
-
-
-def address_patience(since: str, now: str) -> list[float]:
-    """Return in how many seconds a Service that waits for its address will be a problem, if one does."""
-    left = _PATIENCE_SECONDS - seconds_between(since, now) if since else 0
-    return [left] if left > 0 else []

@@ -14,9 +14,9 @@ from octavo_operator.reconcile.observation.observe import Key, Observation
 from octavo_operator.reconcile.pods.pod_phase import has_ended
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.timestamps import seconds_between
+from octavo_operator.reconcile.timestamps import patience_left
 
-_PATIENCE_SECONDS = 45.0
+CONTROLLER_PATIENCE_SECONDS = 45.0
 """The controller looks within moments; on a cluster with thousands of Deployments, or after an election, later."""
 
 
@@ -63,7 +63,7 @@ class UnobservedChanges:
 
 def unobserved(deployment: Mapping[str, Any], since: str, now: str) -> Problem | None:
     """Return the problem of a Deployment on which no controller has acted `since` (RFC 3339; empty: one does)."""
-    if not deployment or not since or unobserved_patience(since, now):
+    if not deployment or not since or patience_left(since, now, CONTROLLER_PATIENCE_SECONDS):
         return None
     name = deployment["metadata"]["name"]
     if _is_observed(deployment):
@@ -79,12 +79,6 @@ def unobserved(deployment: Mapping[str, Any], since: str, now: str) -> Problem |
         "see whether it runs (kubectl get pods -n kube-system), and whether its log names this Deployment, as when "
         "annotations of nearly 256 KiB leave no room for its own",
     )
-
-
-def unobserved_patience(since: str, now: str) -> list[float]:
-    """Return in how many seconds what is not acted on yet will be a problem, if there is something."""
-    left = _PATIENCE_SECONDS - seconds_between(since, now) if since else 0
-    return [left] if left > 0 else []
 
 
 def _has_pods(observed: Observation) -> bool:

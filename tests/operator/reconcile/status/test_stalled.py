@@ -20,7 +20,8 @@ from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_stat
 from octavo_operator.reconcile.status.facts import Result
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
-from octavo_operator.reconcile.status.unobserved import UnobservedChanges, unobserved_patience
+from octavo_operator.reconcile.status.unobserved import CONTROLLER_PATIENCE_SECONDS, UnobservedChanges
+from octavo_operator.reconcile.timestamps import patience_left
 from tests.operator.reconcile.status.test_summarize import (
     RUNNING,
     SERVING,
@@ -233,7 +234,7 @@ def test_a_deployment_that_its_controller_does_not_look_at(since: str, judged: s
     assert ("whether its log names this Deployment" in messages[ConditionType.DEGRADED]) is reported
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
         assert (reasons[kind] is Reason.NO_CONTROLLER) is reported
-    assert unobserved_patience(since, LATER) == ([15.0] if "00:00:30Z" in since else [])
+    assert patience_left(since, LATER, CONTROLLER_PATIENCE_SECONDS) == ([15.0] if "00:00:30Z" in since else [])
 
 
 def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:

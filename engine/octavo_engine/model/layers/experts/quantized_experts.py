@@ -88,9 +88,8 @@ def kept_experts(
     methods = [_method(names, count, shape, options) for names, shape in (gate_up, down)]
     if methods[0] is None or methods[1] is None:
         return None
-    return QuantizedExperts(methods[0], count, gate_up[1], options), QuantizedExperts(
-        methods[1], count, down[1], options
-    )
+    weights_of_gate_up = QuantizedExperts(methods[0], count, gate_up[1], options)
+    return weights_of_gate_up, QuantizedExperts(methods[1], count, down[1], options)
 
 
 def _method(names: Sequence[str], count: int, shape: ExpertShape, options: LayerOptions) -> LinearMethod | None:
