@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
+from string import ascii_lowercase
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -293,12 +295,22 @@ def test_an_unknown_field_is_logged_once_and_not_any_number_of_them(
     for _ in range(3):
         check_names(ChatCompletionBody, {"my_trace": 1, "x" * 1000: 1})
     assert [record.args for record in caplog.records] == [("my_trace",)]
-    for number in range(300):
-        check_names(ChatCompletionBody, {f"{number}_mine": 1})
-    assert len(caplog.records) <= 100
+    for first, second in product(ascii_lowercase, repeat=2):
+        check_names(ChatCompletionBody, {f"{first}{second}_mine": 1})
+    assert len(caplog.records) == 100
     hostile = {f"max_token{'_' * 20}{number}": 1 for number in range(100_000)}
     check_names(ChatCompletionBody, hostile)
     assert len(caplog.records) <= 100
+
+
+def test_an_unknown_field_whose_name_may_be_a_key_or_a_prompt_is_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unknown_fields, "_logged", set())
+    for name in ("sk-proj-oT4zq9Wm", "oT4zq9WmK3xy", "My diagnosis is secret", "my_trace\n", "\x1b[2J", ""):
+        check_names(ChatCompletionBody, {name: 1})
+    check_names(ChatCompletionBody, {"my_trace": 1})
+    assert [record.args for record in caplog.records] == [("my_trace",)]
 
 
 NOT_MADE_INTO_A_GRAMMAR = {(ToolUseBlock, "input")}

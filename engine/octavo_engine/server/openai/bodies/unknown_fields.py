@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,8 @@ _MOST_COMPARED = 8
 """Unknown fields of one body that are compared with known ones; they take some milliseconds."""
 _LONGEST = 40
 """Characters of the longest name that is compared or logged."""
+_WORDS = re.compile(r"[A-Za-z_]+")
+"""The names that are logged. Another may be an API key or a part of a prompt, sent by mistake or to have it logged."""
 _MOST_LOGGED = 100
 """Names that one process logs; clients could send any number of them."""
 
@@ -61,6 +64,6 @@ def _similar(kind: type[BaseModel], name: str) -> str | None:
 
 
 def _log_once(name: str) -> None:
-    if name not in _logged and len(_logged) < _MOST_LOGGED:
+    if _WORDS.fullmatch(name) and name not in _logged and len(_logged) < _MOST_LOGGED:
         _logged.add(name)
         log.warning("a request has the unknown field %r, which is ignored; this is logged once for each name", name)
