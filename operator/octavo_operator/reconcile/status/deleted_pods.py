@@ -5,7 +5,7 @@ A pod that is deleted leaves nothing, and the one in its place looks like any ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,23 +14,22 @@ from octavo_operator.reconcile.observation.observe import Key, Object
 from octavo_operator.reconcile.pods.pod_phase import has_ended
 from octavo_operator.reconcile.pods.pod_view import condition_of, revision_of
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.timestamps import seconds_between
 
 _TIMES = 4
 """So many times as many pods as are wanted are too many; a person may delete each of them once or twice."""
-_SETTLING_SECONDS = 15.0
-"""The time after a change of the Deployment in which new pods do not count: more replicas may just have been asked for,
-which Kubernetes then makes and ends.
-"""
 
 
 @dataclass
 class _Seen:
-    """The pods of one revision that were seen while its Deployment stayed the same, since when (RFC 3339)."""
+    """The pods of one revision that were seen while its Deployment stayed the same, since when (RFC 3339).
+
+    `surplus`: those that were there when more were there than are wanted, which Kubernetes then ends itself.
+    """
 
     deployment: tuple[str, int]
     since: str
     uids: set[str] = field(default_factory=set)
+    surplus: set[str] = field(default_factory=set)
 
 
 class DeletedPods:
@@ -56,10 +55,12 @@ class DeletedPods:
         if known is None or known.deployment != same:
             known = self._seen[key] = _Seen(same, now)
         newest = revision_of(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or "")))
-        of_newest = [pod for pod in pods if revision_of(pod) == newest and _is_settled(pod, known.since)]
+        of_newest = [pod for pod in pods if revision_of(pod) == newest]
+        lasting = _uids(pod for pod in of_newest if _lasts(pod))
+        known.surplus = lasting if len(lasting) > wanted else known.surplus & lasting
         if len(known.uids) < _TIMES * wanted:  # a loop may make pods for weeks
-            known.uids.update(pod["metadata"]["uid"] for pod in of_newest)
-        known.uids.difference_update(pod["metadata"]["uid"] for pod in of_newest if _says_why(pod))
+            known.uids |= lasting
+        known.uids -= known.surplus | _uids(pod for pod in of_newest if _says_why(pod))
         return [_problem(known.since)] if len(known.uids) >= _TIMES * wanted else []
 
     def forget(self, key: Key) -> None:
@@ -67,8 +68,13 @@ class DeletedPods:
         self._seen.pop(key, None)
 
 
-def _is_settled(pod: Object, since: str) -> bool:
-    return seconds_between(since, pod["metadata"].get("creationTimestamp")) >= _SETTLING_SECONDS
+def _uids(pods: Iterable[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def _lasts(pod: Object) -> bool:
+    """Return whether nothing ends the pod yet. One that is first seen as it ends may be surplus: it is not counted."""
+    return "deletionTimestamp" not in pod["metadata"] and not has_ended(pod)
 
 
 def _says_why(pod: Object) -> bool:

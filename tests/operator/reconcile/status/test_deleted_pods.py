@@ -59,13 +59,29 @@ def test_rollouts_and_other_numbers_of_replicas_begin_anew() -> None:
         assert not known.note(KEY, changed, pods, complete=False, now=BEGAN)
 
 
-def test_pods_of_more_replicas_that_were_asked_for_a_moment_ago_do_not_count() -> None:
-    """`kubectl scale` is put back at once, and Kubernetes ends the pods that it has made meanwhile."""
-    known, now = DeletedPods(), "2026-01-01T00:00:55Z"
-    pods = [loading(number) for number in range(8)]
-    assert not known.note(KEY, live(replicas=7), pods, complete=False, now=now)
-    assert not known.note(KEY, live(), pods, complete=False, now=now)
+def ending(found: dict[str, Any]) -> dict[str, Any]:
+    return {**found, "metadata": {**found["metadata"], "deletionTimestamp": LATER}}
+
+
+@pytest.mark.parametrize("seen_before_they_end", [True, False])
+def test_pods_of_more_replicas_that_were_asked_for_a_moment_ago_do_not_count(seen_before_they_end: bool) -> None:
+    """`kubectl scale` is put back at once, and Kubernetes ends the pods that it has made meanwhile, one by one."""
+    known, pods = DeletedPods(), [loading(number) for number in range(8)]
+    assert not known.note(KEY, live(replicas=7), pods, complete=False, now=BEGAN)
+    if seen_before_they_end:
+        assert not known.note(KEY, live(), pods, complete=False, now=BEGAN)
+    for left in range(7, 0, -1):
+        there = [*pods[:left], *map(ending, pods[left:])]
+        assert not known.note(KEY, live(), there, complete=False, now=BEGAN)
+    assert not known.note(KEY, live(), [pods[0], *map(ending, pods[1:])], complete=False, now=LATER)
     assert not known.note(KEY, live(), pods[:1], complete=False, now=LATER)
+
+
+def test_pods_that_end_beside_those_in_their_place_and_failed_ones_that_stay_are_no_surplus() -> None:
+    known, failed = DeletedPods(), [loading(number, phase="Failed") for number in range(30, 40)]
+    for number in range(4):
+        there = [loading(number), *map(ending, map(loading, range(number))), *failed]
+        assert bool(known.note(KEY, live(), there, complete=False, now=BEGAN)) is (number == 3)
 
 
 async def test_the_status_names_what_helps() -> None:
@@ -74,9 +90,7 @@ async def test_the_status_names_what_helps() -> None:
     server.live["Deployment"]["spec"]["replicas"] = 1
     server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
     for number in range(5):
-        made = loading(number)
-        made["metadata"]["creationTimestamp"] = "2126-01-01T00:00:00Z"  # the operator's clock is the real one
-        server.indexes[POD.plural][KEY] = [made]
+        server.indexes[POD.plural][KEY] = [loading(number)]
         await operator.reconcile(KEY)
     assert server.reason("Degraded") == "PodsDeleted"
     assert "stop what deletes them" in server.condition("Degraded")["message"]
