@@ -33,8 +33,10 @@ def condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> dic
 
 
 def _memory_fits(facts: Facts, memory: MemoryStatus | None) -> ConditionState:
-    if facts.out_of_memory:  # the numbers do not know what else limits a pod, such as --kv-cache-memory
-        return "False", Reason.DOES_NOT_FIT, "a pod has too little memory: the message of condition Degraded says why"
+    if problem := facts.out_of_memory:  # the numbers do not know what else limits a pod, such as --kv-cache-memory
+        said = problem == facts.pod_problem  # Degraded names one pod only
+        why = "the message of condition Degraded says why" if said else problem.message
+        return "False", Reason.DOES_NOT_FIT, f"a pod has too little memory: {why}"
     return memory_fit(facts.service.spec, memory, facts.unanswered)
 
 

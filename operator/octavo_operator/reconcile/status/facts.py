@@ -151,10 +151,10 @@ class Facts:
         return next(iter(found), None)
 
     @property
-    def out_of_memory(self) -> bool:
-        """Return True if a pod of the newest revision ended because it had too little memory."""
+    def out_of_memory(self) -> Problem | None:
+        """Return the problem that a pod of the newest revision ended because it had too little memory."""
         problems = [self.failing, *(pod.problem for pod in self.pods if pod.revision == self.newest)]
-        return any(each.reason == Reason.OUT_OF_MEMORY for each in problems if each)
+        return next((each for each in problems if each and each.reason == Reason.OUT_OF_MEMORY), None)
 
     @property
     def changed_by_admission(self) -> Problem | None:

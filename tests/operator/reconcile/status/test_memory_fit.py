@@ -82,6 +82,16 @@ def test_what_did_not_fit_is_not_said_to_fit_or_to_be_unknown() -> None:
         assert {each.type: each.status for each in status.conditions}[ConditionType.MEMORY_FITS] != "False"
 
 
+def test_what_did_not_fit_is_quoted_where_degraded_names_another_pod() -> None:
+    small = pod("good-1", container={"state": {"terminated": {"exitCode": 4, "message": "it needs 2 GiB"}}})
+    other = pod("good-2", container={"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}})
+    other["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-02-01T00:00:00Z"}
+    status = summarize(parse(VALID), Observation({}, deployment(), (small, other)), "image", Result(), NOW)
+    found = {each.type: each.message for each in status.conditions}
+    assert "good-1" not in found[ConditionType.DEGRADED]
+    assert found[ConditionType.MEMORY_FITS].startswith("a pod has too little memory: pod good-1 ended with exit code 4")
+
+
 def test_what_does_not_fit_says_need_have_and_knob() -> None:
     status, reason, message = state_of(spec(engine={"maxModelLength": 40_000}))
     assert (status, reason) == ("False", "DoesNotFit")
