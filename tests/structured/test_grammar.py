@@ -394,6 +394,8 @@ _CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "a": {}}, "re
 _DOG = {"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}, "b": {}}, "required": ["kind"]}
 _DEFS = {"a": _OF_A, "b": _OF_B, "cat": _CAT, "dog": _DOG, "closed": {**_OF_B, "additionalProperties": False}}
 _DEFS["many"] = {"enum": list(range(257))}
+_DEFS |= {"again": {"$ref": "#/$defs/a", "title": "A"}, "thrice": {"$ref": "#/$defs/again"}}
+_DEFS["circle"] = {"$ref": "#/$defs/circle"}
 
 
 def _one_of(*each: Any) -> dict[str, Any]:
@@ -413,6 +415,10 @@ def _one_of(*each: Any) -> dict[str, Any]:
         ({"anyOf": [_one_of({"$ref": "#/anyOf/1"}, {"type": "null"}), _OF_A]}, [None, {"a": 1}], [1]),
         ({"type": "object", "properties": {"next": _one_of({"$ref": "#"}, {"type": "null"})}, "required": ["next"]},
          [{"next": None}, {"next": {"next": None}}], [{"next": 1}, {}]),
+        (_one_of("thrice", {"type": "null"}), [{"a": 1}, None], [{"b": "x"}, "x"]),
+        ({"$ref": "#/$defs/list", "$defs": {"list": {
+            "type": "object", "properties": {"next": _one_of({"$ref": "#"}, {"type": "null"})}, "required": ["next"]}}},
+         [{"next": None}, {"next": {"next": None}}], [{"next": 1}, {}]),
         ({"items": _one_of(_OF_A, _OF_B, {"type": "null"})}, [[{"a": 1}, None]], [[{"a": 1, "b": "x"}]]),
     ],
 )  # fmt: skip
@@ -420,7 +426,7 @@ def test_one_of_schemas_is_any_of_them_where_a_value_is_valid_under_one_only(
     schema: dict[str, Any], taken: Any, refused: Any
 ) -> None:
     """OpenAPI writes a reference that may be null as a `oneOf` of two, and llguidance follows no references there."""
-    tokens, whole = LLTokenizer("byte"), {**schema, "$defs": _DEFS}
+    tokens, whole = LLTokenizer("byte"), {**schema, "$defs": _DEFS | schema.get("$defs", {})}
     for value in taken:
         jsonschema.validate(value, whole)
         assert takes(tokens, whole, value), value
@@ -440,6 +446,7 @@ def test_one_of_schemas_is_any_of_them_where_a_value_is_valid_under_one_only(
         _one_of("closed", {**_OF_A, "required": ["b"]}),
         _one_of({"const": 1}, {"enum": [1.0, "x"]}),
         _one_of("missing", {"type": "null"}),
+        _one_of("circle", {"type": "null"}),
         _one_of("a", True),
         _one_of("a", {"type": 5}),
         {"oneOf": []},

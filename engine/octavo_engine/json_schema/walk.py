@@ -16,6 +16,10 @@ ANNOTATIONS = frozenset(
 """Keywords that allow and forbid nothing; `example` is OpenAPI's."""
 LISTING = ANNOTATIONS | {"$id", "$schema", "$defs", "definitions", "type", "properties", "required"}
 """Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
+_BESIDE = ANNOTATIONS | {"$schema", "$defs", "definitions"}
+"""Keywords beside a `$ref` that change nothing of what it allows."""
+_MOST_REFERENCES = 8
+"""References that are followed from one schema, each to the next."""
 _MOST_DIGITS = 9
 """Of a place in a list, in a `$ref`."""
 
@@ -46,14 +50,24 @@ def names_within(required: Any, names: Mapping[str, Any]) -> bool:
 
 
 def referred(schema: Any, root: Any) -> Any:
-    """Return the schema to which a `$ref` within `root` leads; a schema without one is returned as it is."""
-    reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - ANNOTATIONS == {"$ref"} else None
-    if reference == "#":
-        return root
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return schema
+    """Return the schema to which a `$ref` within `root` leads, by way of others too; one without is returned as it is.
+
+    Of references that lead to each other in a circle, one is returned.
+    """
+    for _ in range(_MOST_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) and schema.keys() - _BESIDE == {"$ref"} else None
+        if reference == "#":
+            schema = root
+        elif isinstance(reference, str) and reference.startswith("#/"):
+            schema = _at(reference[2:], root)
+        else:
+            break
+    return schema
+
+
+def _at(pointer: str, root: Any) -> Any:
     found = root
-    for part in reference[2:].split("/"):
+    for part in pointer.split("/"):
         found = _part(found, part.replace("~1", "/").replace("~0", "~"))
     return found
 
