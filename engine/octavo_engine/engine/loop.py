@@ -65,13 +65,16 @@ class EngineLoop:
         self._next_expiry = float("inf")
         self._empty_turns = 0
         self._target_log = TargetLog()
+        self._checked_prompt: Sequence[int] = ()
+        """The prompt of the last request that is supported. It is the same object for a request and its forks, of which
+        there may be 127: to check the ids of a long prompt for each takes as long as several steps."""
 
     def add(self, request: Request) -> None:
         """Accept a request. A request that can never run ends at once with an error output."""
         try:
-            check_supported(
-                request, self.info, adapters=self.adapters is not None, guided=self.guided.provider is not None
-            )
+            adapters, guided = self.adapters is not None, self.guided.provider is not None
+            check_supported(request, self.info, adapters=adapters, guided=guided, checked=self._checked_prompt)
+            self._checked_prompt = request.prompt_token_ids
             if self.adapters is not None:
                 self.adapters.store.begin(request)
         except NotAdmissibleError as error:

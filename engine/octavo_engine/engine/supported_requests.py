@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo_engine.core.request import Request
 from octavo_engine.engine.info import COMPUTED_POOLINGS, EngineInfo
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.request_checks import check_length, check_sampling, check_tokens
 
 
-def check_supported(request: Request, info: EngineInfo, *, adapters: bool, guided: bool) -> None:
+def check_supported(
+    request: Request, info: EngineInfo, *, adapters: bool, guided: bool, checked: Sequence[int] = ()
+) -> None:
     """Raise NotAdmissibleError if the engine cannot run the request.
 
-    `adapters` and `guided` say whether the engine serves adapters, and whether it has guided decoding.
+    `adapters` and `guided` say whether the engine serves adapters, and whether it has guided decoding. The tokens of a
+    prompt that is the object `checked` are not looked at again.
     """
     tokens, sampling = request.prompt_token_ids, request.sampling
     check_length(len(tokens), sampling.max_tokens, info.max_model_len)
     check_sampling(sampling)
-    check_tokens(tokens, sampling, info.vocab_size)
+    check_tokens(() if tokens is checked else tokens, sampling, info.vocab_size)
     embedding = info.embedding
     if request.pooled and embedding is not None and embedding.pooling not in COMPUTED_POOLINGS:
         raise NotAdmissibleError(

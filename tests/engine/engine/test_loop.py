@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 
+from octavo_engine import request_checks
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
@@ -21,13 +22,14 @@ from octavo_engine.core.request import Request
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
-from octavo_engine.engine import process, scheduler_stats
+from octavo_engine.engine import process, scheduler_stats, supported_requests
 from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
-from octavo_engine.engine.messages import Shutdown
+from octavo_engine.engine.messages import Shutdown, to_add
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup.start_engine import start_engine
+from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured.mask_provider import MaskRow, RowMasks
@@ -200,6 +202,42 @@ def test_who_waits_for_masks_is_counted_and_its_deadline_passes() -> None:
     now[0] = 5.0
     assert [(e.request_id, e.finish_reason) for e in loop.step().events] == [("late", "timeout")]
     assert provider.known == {"patient"} and loop.report().waiting == 1
+
+
+def test_a_prompt_that_forks_share_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 choices of each of eight prompts of 8,000 tokens were checked for seconds between two steps."""
+    loop, _ = recorded()
+    check, lengths = supported_requests.check_tokens, list[int]()
+
+    def counted(prompt: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
+        lengths.append(len(prompt))
+        check(prompt, params, vocab_size)
+
+    monkeypatch.setattr(supported_requests, "check_tokens", counted)
+    params = replace(GREEDY, max_tokens=2)
+    for first, prompt in (("a", (1,) * 10), ("b", (2,) * 20)):
+        asked = Request(request_id=first, prompt_token_ids=prompt, sampling=params)
+        forks = [replace(asked, request_id=f"{first}{number}", fork_of=first) for number in range(3)]
+        process.handle(to_add([asked, *forks])[0], loop, mock.Mock())
+    assert lengths == [10, 0, 0, 0, 20, 0, 0, 0]
+    outside = Request(request_id="c", prompt_token_ids=(INFO.vocab_size,), sampling=params)
+    for request in (outside, replace(outside, request_id="d", fork_of="c")):
+        loop.add(request)
+    refused = [output for output in loop.step().events if output.finish_reason == "invalid"]
+    assert [output.request_id for output in refused] == ["c", "d"]
+    assert set(drain(loop)) == {name + number for name in "ab" for number in ("", "0", "1", "2")}
+
+
+def test_no_python_code_runs_for_each_id_of_a_long_prompt() -> None:
+    with mock.patch.object(request_checks, "_is_number", wraps=request_checks._is_number) as looked_at:
+        request_checks.check_tokens((0, *range(64)) * 100, replace(GREEDY, stop_token_ids=(63,)), 64)
+        assert not looked_at.called
+    wrong: list[Any] = [-1, 64, True, 1.0, "1"]
+    for token in wrong:
+        with pytest.raises(NotAdmissibleError, match=f"token id {token!r} is outside the vocabulary of 64"):
+            request_checks.check_tokens((1, 2, token), GREEDY, 64)
+        with pytest.raises(NotAdmissibleError, match=f"token id {token!r} is outside"):
+            request_checks.check_tokens((1, 2), replace(GREEDY, bad_words_token_ids=((3, token),)), 64)
 
 
 def test_a_fork_enters_behind_the_request_whose_prompt_it_shares() -> None:
