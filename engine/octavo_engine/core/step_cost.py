@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 FEW_TOKENS = 16  # a step of at most this many prompt tokens counts as one without prompts
-FIRST_TOKENS = 256  # prompt tokens of a step that must not take too long, while it is not known what they cost
+FIRST_TOKENS = 64  # prompt tokens of a step that must not take too long, while it is not known what they cost
 FIRST_CONTEXT = 32_768  # tokens of contexts that a step's decodes may read, while it is not known what they cost
 LEAST_CONTEXT = 8_192  # the same, however slow the device is
 SHORT_STEP = 0.5  # seconds that a stream can wait for its next token
