@@ -24,7 +24,7 @@ from octavo_operator.reconcile.apply.dependencies import Identity
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.apply.name_conflicts import NameTakenError
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
-from octavo_operator.reconcile.observation.observe import FOREGROUND, Key, Observation
+from octavo_operator.reconcile.observation.observe import FOREGROUND, Key, Object, Observation
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
@@ -39,6 +39,7 @@ from octavo_operator.reconcile.status.disruptions import EventReader
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
 from octavo_operator.reconcile.status.load_balancer import ADDRESS_PATIENCE_SECONDS
 from octavo_operator.reconcile.status.remembered import Remembered
+from octavo_operator.reconcile.status.said_before import said_before
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
@@ -114,18 +115,19 @@ class Reconciler:
         since = self._remembered.unobserved.note(key, observed, self._clock())
         template = self._remembered.unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
-        ended = await self._ended_pods(key, observed)
+        ended = await self._ended_pods(key, live, observed)
         observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=ended)
         waits = self._remembered.addresses.note(key, reading.service, observed, self._clock())
         observed = replace(observed, unaddressed_since=waits)
         return await self._reconcile(key, reading.service, observed)
 
-    async def _ended_pods(self, key: Key, observed: Observation) -> Sequence[Problem]:
-        """Return the problems that others end pods before there are all replicas."""
+    async def _ended_pods(self, key: Key, live: Object, observed: Observation) -> Sequence[Problem]:
+        """Return the problems that others end pods before there are all replicas, also as the status of `live` says."""
         deployment = observed.children.get(("Deployment", key[1]), {})
         complete, now, known = _has_all_replicas(deployment), self._clock(), self._remembered
         ended = await known.disruptions.note(self._cluster, key, observed.pods, complete, now)
-        return [*ended, *known.deleted.note(key, deployment, observed.pods, complete, now)]
+        found = [*ended, *known.deleted.note(key, deployment, observed.pods, complete, now)]
+        return found if complete else [*found, *said_before(live, found)]
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         refusal = _not_acted_on(service) or self._forbidden(service)

@@ -10,8 +10,10 @@ import pytest
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import POD, Kind
 from octavo_operator.reconcile.observation.trimmed import trimmed
+from octavo_operator.reconcile.status.deleted_pods import DeletedPods
 from octavo_operator.reconcile.status.disruptions import Disruptions
-from tests.operator.api_server import KEY, SERVING_POD, Server, settled, with_pods
+from octavo_operator.reconcile.status.said_before import said_before
+from tests.operator.api_server import KEY, SERVING_POD, Server, reconciler, settled, with_pods
 from tests.operator.bad_llmservices import merged
 
 AT = "2026-01-01T00:05:00Z"
@@ -192,6 +194,28 @@ async def test_the_status_says_it_until_another_pod_serves() -> None:
     assert "pod good-1 on node n1 was preempted" in server.condition("Degraded")["message"]
     assert "pod other/important, which has a higher priority" in server.condition("Degraded")["message"]
     assert any((event["type"], event["reason"]) == ("Warning", "Preempted") for event in server.events)
+    before, operator = server.condition("Degraded"), reconciler(server)
+    await operator.reconcile(KEY)
+    assert server.condition("Degraded") == before, "an operator that has just started says so too"
     with_pods(server, ready=1)
     await operator.reconcile(KEY)
     assert (server.reason("Ready"), server.reason("Degraded")) == ("Serving", "AsExpected")
+
+
+async def test_each_sentence_about_pods_that_are_gone_is_found_among_others_in_the_status() -> None:
+    pods = [preempted(f"good-{number}", f"p{number}") for number in range(5)]
+    evicted = [preempted(f"good-{number}", f"e{number}", "EvictionByEvictionAPI", ready="False") for number in range(2)]
+    problems = list(await Disruptions().note(Events("important"), KEY, [*pods, *evicted], complete=False, now=AT))
+    deleted, one = DeletedPods(), {"spec": {"replicas": 1}}
+    for number in range(4):
+        made = trimmed(POD, merged(SERVING_POD, {"metadata": {"uid": f"d{number}"}}))
+        last = deleted.note(KEY, one, [made], complete=False, now=AT)
+    problems += last
+    assert [each.reason for each in problems] == ["Preempted", "Evicted", "PodsDeleted"]
+    message = "; ".join(["pod good-9 ended with exit code 1", *(each.message for each in problems), "another; thing"])
+    degraded = {"type": "Degraded", "status": "True", "message": message, "observedGeneration": 2}
+    service = {"metadata": {"generation": 2}, "status": {"conditions": [degraded]}}
+    assert said_before(service, []) == problems
+    assert said_before(service, problems[:1]) == problems[1:], "what is known now says more"
+    assert said_before({**service, "metadata": {"generation": 3}}, []) == [], "another spec has other pods"
+    assert said_before({"metadata": {}}, []) == []
