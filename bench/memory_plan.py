@@ -7,7 +7,8 @@ Each engine runs in a process of its own, whose anonymous memory is read every 2
 as the kernel drops them when memory is short. The peak counts from the moment at which the memory was planned. All
 blocks of the KV cache are written before the first request, so that it takes all its memory, and as many adapters are
 loaded as may be. Then there are a prompt of --max-num-batched-tokens tokens, and --max-num-seqs requests together with
-every sampling parameter that takes memory.
+every sampling parameter that takes memory. Prompts are not cut for the time that their steps take, as they otherwise
+are on a slow machine: smaller steps take less.
 """
 
 from __future__ import annotations
@@ -24,10 +25,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _MIB = 1 << 20
 _TOKENS, _SEQS, _KV_CACHE = 2048, 16, 192 * _MIB
+_PROMPT = _TOKENS - 8
+"""Tokens of a prompt that one step computes, with room for its answer."""
+_LIMITS: Mapping[str, Any] = {
+    "max_model_len": _TOKENS,
+    "max_num_batched_tokens": _TOKENS,
+    "max_num_seqs": _SEQS,
+    "watchdog_timeout": 3600,  # the largest step may take long on a slow machine
+}
 _SIZES = {
     "vocab_size": 32000,
     "hidden_size": 1024,
@@ -203,12 +212,13 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     counted(worker_setup, "load_model")
     counted(worker_setup, "_make_slots")
     counted(worker_setup, "_allocate", _write_all)
-    limits = {"max_model_len": _TOKENS, "max_num_batched_tokens": _TOKENS, "max_num_seqs": _SEQS}
-    engine = LLM(name, kv_cache_memory=_KV_CACHE, **limits, **settings)
+    steps = _count_tokens_of_steps()
+    engine = LLM(name, kv_cache_memory=_KV_CACHE, **_LIMITS, **settings)
     plan, loaded = found["size_engine"].plan, memory.now()
     adapters = _load_adapters(engine, name, settings)
     ready = memory.now()
     _answer(engine, plan.max_model_len, adapters)
+    require_largest_step(max(steps), _PROMPT)
     need = plan.need
     return {
         "weights": (need.weights, grown["load_model"]),
@@ -217,6 +227,32 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
         "step": (need.step, memory.peak - ready),
         "total": (need.fixed + plan.kv_bytes, memory.peak - found["base"]),
     }
+
+
+def _count_tokens_of_steps() -> list[int]:
+    """Return a list to which each step adds its number of tokens, and let no step be cut for the time it takes."""
+    from octavo_engine.core.step_cost import StepCost
+    from octavo_engine.runner.worker import Worker
+
+    cost, worker_class = cast("Any", StepCost), cast("Any", Worker)
+    cost.tokens_within = lambda _cost, _seconds, budget: budget
+    steps, forward = list[int](), Worker.forward
+
+    def counted(worker: Any, plan: Any, **options: bool) -> Any:
+        steps.append(plan.num_tokens)
+        return forward(worker, plan, **options)
+
+    worker_class.forward = counted
+    return steps
+
+
+def require_largest_step(tokens: int, prompt: int) -> None:
+    """Raise RuntimeError unless the largest step that ran, of so many `tokens`, had all of a prompt's at once."""
+    if tokens < prompt:
+        raise RuntimeError(
+            f"the largest step had {tokens:,} of the prompt's {prompt:,} tokens, so it took less memory than is "
+            f"planned: the engine cut the prompt (see core/planner.py)"
+        )
 
 
 def _write_all(cache: Any) -> None:
@@ -272,7 +308,7 @@ def _answer(engine: Any, length: int, adapters: Sequence[str]) -> None:
     from octavo_engine.sampling_params import SamplingParams
 
     chosen = random.Random(0)
-    tokens = [[chosen.randrange(3, engine.info.vocab_size - 3) for _ in range(_TOKENS - 8)]]
+    tokens = [[chosen.randrange(3, engine.info.vocab_size - 3) for _ in range(_PROMPT)]]
     shortened = [prompt[: _TOKENS // _SEQS - 4] for prompt in tokens * _SEQS]
     if not engine.info.generates:
         answers = [*engine.embed(tokens), *engine.embed(shortened)]
