@@ -102,6 +102,10 @@ _ADVICE = (
         "set spec.resources.requests.memory to what the engine takes, so that the scheduler counts it",
     ),
     (
+        r"was low on resource: pids",
+        "end what starts so many processes on that node: its pods, or the node itself, have nearly all process ids",
+    ),
+    (
         r"Node didn't have enough resource",
         "kubectl describe node shows what it has: a device may be broken, or something other than the scheduler puts "
         "pods on it; kubectl cordon keeps pods away from it",

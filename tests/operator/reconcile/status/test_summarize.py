@@ -613,6 +613,7 @@ def test_a_mutating_policy_that_fails_is_to_be_repaired() -> None:
     ("said", "help_"),
     [
         ("0/2 nodes are available: 2 Too many pods.", "raise maxPods of their kubelets"),
+        ("The node was low on resource: pids. Threshold quantity: 4k", "end what starts so many processes on that"),
         (
             "0/1 nodes are available: 1 node(s) had volume node affinity conflict.",
             "its volume can only be used on other",
