@@ -447,6 +447,18 @@ def test_a_batch_of_bad_lines_fails(start: Start, tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(fields)))
 
 
+def test_the_error_for_a_part_of_a_form_without_a_name_says_so(start: Start, tmp_path: Path) -> None:
+    server = start(batch_storage=tmp_path)
+    for disposition in ("form-data", "form-data; name*=utf-8''file; filename=a", "form-data; name="):
+        form = f"--b\r\nContent-Disposition: {disposition}\r\n\r\nx\r\n--b--\r\n"
+        answer = server.http.post(
+            "/v1/files", content=form.encode(), headers={"Content-Type": "multipart/form-data; boundary=b"}
+        )
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, None), disposition
+        assert error["message"] == 'a part of the form has no name; give each its own, as in name="file"'
+
+
 def test_uploads_are_bounded_and_leave_nothing(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(batch_storage=tmp_path, batch_storage_size=1 << 20)
     client = server.openai()

@@ -202,6 +202,8 @@ class _Writing:
 def _check(form: _Form) -> None:
     if not form.ended:
         raise _invalid("the form has no end")
+    if "" in form.fields:
+        raise _invalid('a part of the form has no name; give each its own, as in name="file"')
     unknown = next((name for name in form.fields if name not in ("purpose", _ANCHOR, _SECONDS)), None)
     if unknown is not None:
         name = unknown[:100]
