@@ -21,14 +21,14 @@ _TIMES = 4
 
 @dataclass
 class _Seen:
-    """The pods of one revision that were seen while its Deployment stayed the same, since when (RFC 3339).
+    """The pods that were seen while their Deployment stayed the same, by their revision, and since when (RFC 3339).
 
     `surplus`: those that were there when more were there than are wanted, which Kubernetes then ends itself.
     """
 
     deployment: tuple[str, int]
     since: str
-    uids: set[str] = field(default_factory=set)
+    uids: dict[str, set[str]] = field(default_factory=dict)
     surplus: set[str] = field(default_factory=set)
 
 
@@ -58,10 +58,11 @@ class DeletedPods:
         of_newest = [pod for pod in pods if revision_of(pod) == newest]
         lasting = _uids(pod for pod in of_newest if _lasts(pod))
         known.surplus = lasting if len(lasting) > wanted else known.surplus & lasting
-        if len(known.uids) < _TIMES * wanted:  # a loop may make pods for weeks
-            known.uids |= lasting
-        known.uids -= known.surplus | _uids(pod for pod in of_newest if _says_why(pod))
-        return [_problem(known.since)] if len(known.uids) >= _TIMES * wanted else []
+        seen = known.uids.setdefault(newest, set())  # a rollout ends the pods of the revision before
+        if len(seen) < _TIMES * wanted:  # a loop may make pods for weeks
+            seen |= lasting
+        seen -= known.surplus | _uids(pod for pod in of_newest if _says_why(pod))
+        return [_problem(known.since)] if len(seen) >= _TIMES * wanted else []
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""

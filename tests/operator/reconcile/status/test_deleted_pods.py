@@ -59,6 +59,14 @@ def test_rollouts_and_other_numbers_of_replicas_begin_anew() -> None:
         assert not known.note(KEY, changed, pods, complete=False, now=BEGAN)
 
 
+def test_pods_that_a_rollout_replaces_do_not_count_for_the_revision_after_them() -> None:
+    known, old = DeletedPods(), loading(0, revision="r0")
+    for there in ([old], [old, loading(1)], *([loading(number)] for number in (1, 2, 3))):
+        assert not known.note(KEY, live(), there, complete=False, now=BEGAN)
+    assert not known.note(KEY, live(), [loading(4, revision="r0")], complete=False, now=BEGAN)
+    assert known.note(KEY, live(), [loading(5)], complete=False, now=BEGAN), "r1 is counted on, whatever r0 makes"
+
+
 def ending(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "metadata": {**found["metadata"], "deletionTimestamp": LATER}}
 
