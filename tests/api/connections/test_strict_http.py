@@ -38,7 +38,6 @@ _WRONG_HOSTS = (
     "GET /version HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost: x\r\nX: a\rb\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost : x\r\n\r\n",
-    f"GET /version?{'x' * 70_000} HTTP/1.1\r\nHost: x\r\n\r\n",
     _CHUNKED + "\r\n11111111111111111\r\n",
     _CHUNKED + "\r\n2\r\n{}X\r\n",
     _CHUNKED + "\r\n\r\n{}\r\n",
@@ -61,6 +60,20 @@ def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server
     last = answer.rpartition(b"HTTP/1.1 ")[2]
     assert last.startswith(b"400 ")
     assert b"invalid_http" in last
+    assert b"connection: close" in last.lower()
+
+
+@pytest.mark.parametrize("head", [
+    f"GET /version?{'x' * 70_000} HTTP/1.1\r\nHost: x",
+    f"GET /version HTTP/1.1\r\nHost: x\r\nX: {'y' * 70_000}",
+    "GET /version HTTP/1.1\r\nHost: x" + "\r\nX: y" * 150,
+    "GET /version HTTP/1.1\r\nHost: x" + "\r\nX: y" * 300,
+    "GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x" + "\r\nX: y" * 300,
+], ids=["target", "header", "150 headers", "300 headers", "300 headers of the second request"])  # fmt: skip
+def test_a_head_that_is_too_large_is_431_and_ends_the_connection(server: Served, head: str) -> None:
+    last = raw(server, f"{head}\r\n\r\n".encode()).rpartition(b"HTTP/1.1 ")[2]
+    assert last.startswith(b"431 Request Header Fields Too Large\r\n")
+    assert b"headers_too_large" in last
     assert b"connection: close" in last.lower()
 
 

@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
 
 import h11
@@ -24,7 +25,7 @@ log = logging.getLogger("octavo.connections")
 
 HEAD_SECONDS = 10.0
 """Time for a request's headers to be complete, from the connection's start or from their first byte."""
-MAX_HEADER_BYTES = 32 << 10
+MAX_HEADERS, MAX_HEADER_BYTES = 100, 32 << 10
 STALL_SECONDS = 30.0
 """Time for a client to read the bytes of an answer that wait for it."""
 _SEND_BUFFER = 16 << 10
@@ -39,6 +40,8 @@ _REST_SECONDS = 5.0
 _LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
 """The most bytes, and the longest time, that are read and dropped after a request that is not HTTP. Closing a
 connection that has unread bytes resets it, and the client may lose the error response."""
+_TOO_LARGE = 431
+"""The status for a head that is too large (RFC 6585 section 5)."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_CHECK, _LAST_CHECK = 0.05, 5.0
 """Seconds between two checks whether a half-closed client still reads; each pause is twice the one before."""
@@ -58,12 +61,16 @@ class ServerConnection(h11.Connection):
         super().__init__(*args, **kwargs)
         self._head = b""
         """A head that goes out with the first part of its body."""
+        self.has_too_large_head = False
+        """True if what is not accepted as HTTP/1.1 is a request's head that has too many lines or bytes."""
 
     def next_event(self) -> Any:
         """Return the next event that the received bytes hold; h11.RemoteProtocolError if they are not HTTP/1.1."""
+        before = self.their_state
         try:
             return super().next_event()
         except h11.RemoteProtocolError as error:
+            self.has_too_large_head = before is h11.IDLE and error.error_status_hint == _TOO_LARGE
             raise error.with_traceback(None)  # noqa: B904  (its traceback has a frame of h11 that refers to it)
 
     def send(self, event: Any) -> Any:
@@ -86,6 +93,8 @@ class ClientConnection(H11Protocol):
     What it owns refers to it weakly, so that its memory is free as soon as it ends. In a circle of references it would
     live until the next full garbage collection: 3,000 ended connections of one client kept 25 MiB.
     """
+
+    conn: ServerConnection
 
     def __init__(self, shared: SharedState, *args: Any, **kwargs: Any) -> None:
         """Create the protocol of one connection. All connections of a loop have the same `shared`."""
@@ -304,13 +313,16 @@ class ClientConnection(H11Protocol):
             super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer input that is not HTTP with an error, and end the connection."""
+        """Answer input that is not HTTP, or a head that is too large, with an error, and end the connection."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.abort()  # in the middle of another answer
             return
-        body = APIError(400, f"{msg} Send it as RFC 9112 describes.", code="invalid_http").body()
+        error = APIError(400, f"{msg} Send it as RFC 9112 describes.", code="invalid_http")
+        if self.conn.has_too_large_head:
+            error = head_too_large()
+        body = error.body()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-        response = h11.Response(status_code=400, headers=headers, reason="Bad Request")
+        response = h11.Response(status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase)
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self._refused = True
@@ -357,6 +369,15 @@ class ClientConnection(H11Protocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+
+def head_too_large() -> APIError:
+    """Return an APIError 431 for a head that is too large. It has not waited for its turn, so it ends its connection.
+
+    Otherwise very many of them on kept connections would hold up all streams.
+    """
+    message = f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them"
+    return APIError(_TOO_LARGE, message, code="headers_too_large", headers={"Connection": "close"})
 
 
 def abort_connection(scope: Scope) -> None:

@@ -45,12 +45,12 @@ class StrictBuffer(ReceiveBuffer):
         """Return the lines of a head or of trailers once they are complete; LocalProtocolError for any wrong syntax."""
         end = self._data.find(b"\r\n\r\n")
         if end >= 0 and self._data.count(b"\n", 0, end) >= _MOST_LINES:
-            raise LocalProtocolError(f"the head has more than {_MOST_LINES} lines")
+            raise LocalProtocolError(f"the head has more than {_MOST_LINES} lines", error_status_hint=431)
         before, size = self._data[:_LONGEST_HEAD], len(self._data)
         lines = super().maybe_extract_lines()
         if lines is not None:
             if (used := size - len(self._data)) > _LONGEST_HEAD:
-                raise LocalProtocolError(f"the head has more than {_LONGEST_HEAD} bytes")
+                raise LocalProtocolError(f"the head has more than {_LONGEST_HEAD} bytes", error_status_hint=431)
             _check_head(bytes(before[:used]))
             if lines and (request := _REQUEST_LINE.fullmatch(lines[0])):
                 lines[0] = bytearray(b"%s %s HTTP/%s" % (request[1], _in_origin_form(*request.group(1, 2)), request[3]))

@@ -14,7 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.server.admission.paths import GENERATING
 from octavo_engine.server.admission.refusal import RefusedError, Rejection
-from octavo_engine.server.connections.connection import MAX_HEADER_BYTES, abort_connection
+from octavo_engine.server.connections.connection import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    abort_connection,
+    head_too_large,
+)
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
 from octavo_engine.server.middleware.metering import limits_of
 from octavo_engine.server.telemetry.access_log import AccessLog, without_keys
@@ -23,7 +28,6 @@ from octavo_engine.server.telemetry.tracing import RequestSpan, Tracing
 
 log = logging.getLogger("octavo.server")
 
-MAX_HEADERS = 100
 MAX_QUERY_BYTES = 8 << 10
 """Bytes of a query, which is parsed on the event loop: one of 14,000 fields takes 10 ms."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
@@ -139,14 +143,10 @@ class _Answer:
 
 
 def _check_headers(scope: Scope) -> None:
-    """Raise APIError for a head that is too large. It has not waited for its turn, so it ends its connection.
-
-    Otherwise very many of them on kept connections would hold up all streams.
-    """
-    headers, close = scope["headers"], {"Connection": "close"}
+    """Raise APIError for headers or a query that are too large; it ends the connection, as `head_too_large` says."""
+    headers = scope["headers"]
     if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
-        message = f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them"
-        raise APIError(431, message, code="headers_too_large", headers=close)
+        raise head_too_large()
     if len(scope["query_string"]) > MAX_QUERY_BYTES:
         message = f"the query has more than {MAX_QUERY_BYTES} bytes"
-        raise APIError(414, message, code="query_too_long", headers=close)
+        raise APIError(414, message, code="query_too_long", headers={"Connection": "close"})
