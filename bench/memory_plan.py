@@ -212,7 +212,7 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     counted(worker_setup, "load_model")
     counted(worker_setup, "_make_slots")
     counted(worker_setup, "_allocate", _write_all)
-    steps = _count_tokens_of_steps()
+    steps = count_tokens_of_steps()
     engine = LLM(name, kv_cache_memory=_KV_CACHE, **_LIMITS, **settings)
     plan, loaded = found["size_engine"].plan, memory.now()
     adapters = _load_adapters(engine, name, settings)
@@ -229,7 +229,7 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def _count_tokens_of_steps() -> list[int]:
+def count_tokens_of_steps() -> list[int]:
     """Return a list to which each step adds its number of tokens, and let no step be cut for the time it takes."""
     from octavo_engine.core.step_cost import StepCost
     from octavo_engine.runner.worker import Worker

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from bench.memory_plan import require_largest_step
+from bench.memory_plan import count_tokens_of_steps, require_largest_step
+from octavo_engine.core.step import Chunk, StepPlan
+from octavo_engine.core.step_cost import StepCost
+from octavo_engine.runner.worker import Worker
 
 
 def test_a_prompt_that_was_computed_in_one_step_is_the_largest_step() -> None:
@@ -14,3 +19,18 @@ def test_a_prompt_that_was_computed_in_one_step_is_the_largest_step() -> None:
 def test_a_prompt_that_the_engine_has_cut_fails() -> None:
     with pytest.raises(RuntimeError, match="the largest step had 512 of the prompt's 2,040 tokens"):
         require_largest_step(512, 2040)
+
+
+def test_steps_are_counted_and_none_is_cut_for_the_time_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(worker: Any, plan: StepPlan, *, in_parts: bool = True) -> tuple[Any, StepPlan, bool]:
+        return worker, plan, in_parts
+
+    monkeypatch.setattr(Worker, "forward", forward)
+    monkeypatch.setattr(StepCost, "tokens_within", StepCost.tokens_within)  # restored after the test
+    cost, worker, plan = StepCost(), object(), StepPlan(0, decode_rows=[1], chunks=(Chunk(0, 0, 100, samples=True),))
+    cost.observe(512, seconds=8.0)
+    assert cost.tokens_within(1.0, 2040) == 64
+    steps = count_tokens_of_steps()
+    assert cost.tokens_within(1.0, 2040) == 2040
+    assert Worker.forward(worker, plan, in_parts=False) == (worker, plan, False)
+    assert steps == [101]

@@ -477,8 +477,8 @@ async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:
 
 FRAGMENTED = """
 import ctypes
-from octavo_engine import freed_memory
 from octavo_engine.engine import process
+from octavo_engine.process_setup import freed_memory
 freed_memory.RETURN_INTERVAL = 0.05
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -497,9 +497,10 @@ def test_the_engine_process_returns_freed_memory_to_the_kernel(tmp_path: Path) -
     command = [sys.executable, "-c", FRAGMENTED, f"ipc://{tmp_path}/engine", "text"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdin is not None and started.stdout is not None
-        started.stdout.readline()
+        assert started.stdout.readline() == b"\n"
         until = time.monotonic() + PATIENCE
         while (resident := psutil.Process(started.pid).memory_info().rss) > 80 << 20 and time.monotonic() < until:
             time.sleep(0.01)
+        assert started.poll() is None, "the engine process has ended"
         started.kill()
     assert resident <= 80 << 20
