@@ -125,6 +125,36 @@ class AdapterStatus(StatusModel):
     )
 
 
+class EndedPodStatus(StatusModel):
+    """A pod that something other than its Deployment or its node has ended."""
+
+    uid: str = Field(description="Uid of the pod.")
+    name: str = Field(description="Name of the pod.")
+    node: str | None = Field(default=None, description="Node on which it ran.")
+    cause: str = Field(description="Reason of its condition DisruptionTarget, such as PreemptionByScheduler.")
+    time: str | None = Field(
+        default=None, description="When that condition was set.", json_schema_extra={"format": "date-time"}
+    )
+    preemptor: str | None = Field(
+        default=None,
+        description="Pod for which it was preempted: its namespace, a slash and its name; its uid if only that is "
+        "known.",
+    )
+
+
+class DisruptionsStatus(StatusModel):
+    """What others have done to pods before all replicas were available. Pods that are gone do not tell."""
+
+    ended_pods: Annotated[list[EndedPodStatus], ListType("uid")] | None = Field(
+        default=None, description="Pods that were preempted or evicted, as many as the condition Degraded speaks of."
+    )
+    pods_deleted_since: str | None = Field(
+        default=None,
+        description="Since when pods have been deleted again and again.",
+        json_schema_extra={"format": "date-time"},
+    )
+
+
 class LLMServiceStatus(StatusModel):
     """The observed state (status). Fields may be missing until the behaviour that they report is used."""
 
@@ -151,4 +181,9 @@ class LLMServiceStatus(StatusModel):
     )
     adapters: Annotated[list[AdapterStatus], ListType("name")] | None = Field(
         default=None, description="State of each adapter."
+    )
+    disruptions: DisruptionsStatus | None = Field(
+        default=None,
+        description="What others have done to pods, until all replicas are available. An operator that has just "
+        "started goes on from there.",
     )

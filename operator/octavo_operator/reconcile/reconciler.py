@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
+from octavo_operator.api.status import DisruptionsStatus
 from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -39,7 +40,6 @@ from octavo_operator.reconcile.status.disruptions import EventReader
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
 from octavo_operator.reconcile.status.load_balancer import ADDRESS_PATIENCE_SECONDS
 from octavo_operator.reconcile.status.remembered import Remembered
-from octavo_operator.reconcile.status.said_before import said_before
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
@@ -115,19 +115,22 @@ class Reconciler:
         since = self._remembered.unobserved.note(key, observed, self._clock())
         template = self._remembered.unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
-        ended = await self._ended_pods(key, live, observed)
-        observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=ended)
+        disruptions = await self._disruptions(key, live, observed)
+        observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=disruptions)
         waits = self._remembered.addresses.note(key, reading.service, observed, self._clock())
         observed = replace(observed, unaddressed_since=waits)
         return await self._reconcile(key, reading.service, observed)
 
-    async def _ended_pods(self, key: Key, live: Object, observed: Observation) -> Sequence[Problem]:
-        """Return the problems that others end pods before there are all replicas, also as the status of `live` says."""
+    async def _disruptions(self, key: Key, live: Object, observed: Observation) -> DisruptionsStatus | None:
+        """Return what others have done to pods before there are all replicas; None: nothing."""
         deployment = observed.children.get(("Deployment", key[1]), {})
         complete, now, known = _has_all_replicas(deployment), self._clock(), self._remembered
+        known.begin(key, live, observed, now)
         ended = await known.disruptions.note(self._cluster, key, observed.pods, complete, now)
-        found = [*ended, *known.deleted.note(key, deployment, observed.pods, complete, now)]
-        return found if complete else [*found, *said_before(live, found)]
+        since = known.deleted.note(key, deployment, observed.pods, complete, now)
+        if not ended and not since:
+            return None
+        return DisruptionsStatus(ended_pods=ended or None, pods_deleted_since=since or None)
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         refusal = _not_acted_on(service) or self._forbidden(service)

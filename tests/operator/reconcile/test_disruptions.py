@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from octavo_operator.api.status import EndedPodStatus
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import POD, Kind
 from octavo_operator.reconcile.observation.trimmed import trimmed
-from octavo_operator.reconcile.status.deleted_pods import DeletedPods
-from octavo_operator.reconcile.status.disruptions import Disruptions
-from octavo_operator.reconcile.status.said_before import said_before
+from octavo_operator.reconcile.status.disruptions import Disruptions, ended_problems
 from tests.operator.api_server import KEY, SERVING_POD, Server, reconciler, settled, with_pods
 from tests.operator.bad_llmservices import merged
 
@@ -70,7 +69,7 @@ class Events:
 
 
 async def said(known: Disruptions, events: Events, *pods: dict[str, Any], complete: bool = False, now: str = AT) -> str:
-    return "; ".join(each.message for each in await known.note(events, KEY, pods, complete, now))
+    return "; ".join(each.message for each in ended_problems(await known.note(events, KEY, pods, complete, now)))
 
 
 async def test_the_pod_for_which_another_was_ended_is_named_once_its_event_is_there() -> None:
@@ -194,28 +193,38 @@ async def test_the_status_says_it_until_another_pod_serves() -> None:
     assert "pod good-1 on node n1 was preempted" in server.condition("Degraded")["message"]
     assert "pod other/important, which has a higher priority" in server.condition("Degraded")["message"]
     assert any((event["type"], event["reason"]) == ("Warning", "Preempted") for event in server.events)
-    before, operator = server.condition("Degraded"), reconciler(server)
+    operator = reconciler(server)
+    server.writes.clear()
     await operator.reconcile(KEY)
-    assert server.condition("Degraded") == before, "an operator that has just started says so too"
+    assert "LLMService/status" not in server.writes, "an operator that has just started says the same"
     with_pods(server, ready=1)
     await operator.reconcile(KEY)
     assert (server.reason("Ready"), server.reason("Degraded")) == ("Serving", "AsExpected")
+    assert "disruptions" not in server.service["status"]
 
 
-async def test_each_sentence_about_pods_that_are_gone_is_found_among_others_in_the_status() -> None:
-    pods = [preempted(f"good-{number}", f"p{number}") for number in range(5)]
-    evicted = [preempted(f"good-{number}", f"e{number}", "EvictionByEvictionAPI", ready="False") for number in range(2)]
-    problems = list(await Disruptions().note(Events("important"), KEY, [*pods, *evicted], complete=False, now=AT))
-    deleted, one = DeletedPods(), {"spec": {"replicas": 1}}
-    for number in range(4):
-        made = trimmed(POD, merged(SERVING_POD, {"metadata": {"uid": f"d{number}"}}))
-        last = deleted.note(KEY, one, [made], complete=False, now=AT)
-    problems += last
-    assert [each.reason for each in problems] == ["Preempted", "Evicted", "PodsDeleted"]
-    message = "; ".join(["pod good-9 ended with exit code 1", *(each.message for each in problems), "another; thing"])
-    degraded = {"type": "Degraded", "status": "True", "message": message, "observedGeneration": 2}
-    service = {"metadata": {"generation": 2}, "status": {"conditions": [degraded]}}
-    assert said_before(service, []) == problems
-    assert said_before(service, problems[:1]) == problems[1:], "what is known now says more"
-    assert said_before({**service, "metadata": {"generation": 3}}, []) == [], "another spec has other pods"
-    assert said_before({"metadata": {}}, []) == []
+async def test_an_operator_that_follows_goes_on_from_what_the_status_holds() -> None:
+    """Each sentence stays the same, also while the pods are still there, and then goes on as if nothing had been."""
+    known, events = Disruptions(), Events("important")
+    many = [preempted(f"good-{number}", f"p{number}") for number in range(9)]
+    evicted = [preempted(f"good-{number}", f"e{number}", "EvictionByEvictionAPI", ready="False") for number in range(5)]
+    stored = await known.note(events, KEY, [*many, *evicted], complete=False, now=AT)
+    problems, follower, asked = ended_problems(stored), Disruptions(), len(events.asked)
+    assert [each.reason for each in problems] == ["Preempted", "Evicted"]
+    assert len(stored) == 6, "only as many as the sentences need"
+    follower.restore(KEY, [type(each).model_validate(each.as_object()) for each in stored], AT)
+    for pods in ([], [*many[-4:], *evicted[:2]], []):
+        assert await follower.note(events, KEY, pods, complete=False, now=AT) == stored
+    assert len(events.asked) == asked, "all names are known"
+    last = preempted("good-9", "p9")
+    for each in (known, follower):
+        problems = ended_problems(await each.note(events, KEY, [last], complete=False, now=AT))
+        assert "pod good-9 on node" in problems[0].message and "pod good-6 " not in problems[0].message
+    assert await follower.note(events, KEY, [], complete=True, now=AT) == []
+    assert await follower.note(events, KEY, [], complete=False, now=AT) == [], "it is read once"
+
+
+async def test_causes_of_another_version_of_the_operator_are_left_out() -> None:
+    follower = Disruptions()
+    follower.restore(KEY, [EndedPodStatus(uid="p1", name="good-1", cause="AnotherOne")], AT)
+    assert await follower.note(Events(), KEY, [], complete=False, now=AT) == []

@@ -16,6 +16,7 @@ from octavo_operator.api.names import (
     metrics_service_name,
     other_controller,
 )
+from octavo_operator.api.status import DisruptionsStatus
 from octavo_operator.reconcile.fields.ownership import APPLIED, has_same_owner, owned_fields
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
@@ -53,8 +54,8 @@ class Observation:
     """The kinds that may not be read, each with a sentence."""
     foreign_problems: Sequence[Problem] = ()
     """The problems with objects that act for it without being part of it (`foreign_objects`)."""
-    disruptions: Sequence[Problem] = ()
-    """The problems that others have ended pods, until there are new ones in their place."""
+    disruptions: DisruptionsStatus | None = None
+    """What others have done to pods, until there are new ones in their place; None: nothing."""
     unobserved_since: str = ""
     """Since when no controller acts on its Deployment (RFC 3339); empty: one does."""
     unaddressed_since: str = ""

@@ -23,13 +23,40 @@ _TIMES = 4
 class _Seen:
     """The pods that were seen while their Deployment stayed the same, by their revision, and since when (RFC 3339).
 
-    `surplus`: those that were there when more were there than are wanted, which Kubernetes then ends itself.
+    `newest`: the revision of the youngest pod. `surplus`: those that were there when more were there than are wanted,
+    which Kubernetes then ends itself.
     """
 
-    deployment: tuple[str, int]
+    template: str
+    wanted: int
     since: str
+    newest: str = ""
     uids: dict[str, set[str]] = field(default_factory=dict)
     surplus: set[str] = field(default_factory=set)
+
+    @property
+    def most(self) -> int:
+        """So many pods are too many."""
+        return _TIMES * self.wanted
+
+    @property
+    def counted(self) -> set[str]:
+        """The pods of the newest revision, since a rollout ends those of the revision before."""
+        return self.uids.setdefault(self.newest, set())
+
+    def is_of(self, deployment: Mapping[str, Any]) -> bool:
+        """Return whether the Deployment is still the one whose pods these are."""
+        return (self.template, self.wanted) == _identity(deployment)
+
+    def count(self, pods: Sequence[Object]) -> None:
+        """Count the pods that are there."""
+        self.newest = _newest(pods)
+        of_newest = [pod for pod in pods if revision_of(pod) == self.newest]
+        lasting = _uids(pod for pod in of_newest if _lasts(pod))
+        self.surplus = lasting if len(lasting) > self.wanted else self.surplus & lasting
+        if len(self.counted) < self.most:  # a loop may make pods for weeks
+            self.counted.update(lasting)
+        self.counted.difference_update(self.surplus, _uids(pod for pod in of_newest if _says_why(pod)))
 
 
 class DeletedPods:
@@ -38,35 +65,57 @@ class DeletedPods:
     def __init__(self) -> None:
         self._seen: dict[Key, _Seen] = {}
 
-    def note(
-        self, key: Key, deployment: Mapping[str, Any], pods: Sequence[Object], complete: bool, now: str
-    ) -> list[Problem]:
-        """Note the `pods` of a trimmed Deployment that are there; return the problem if too many of them have gone.
+    def restore(
+        self, key: Key, deployment: Mapping[str, Any], pods: Sequence[Object], revision: str, since: str
+    ) -> None:
+        """Begin with what `note` returned to the process that looked after this LLMService before.
 
-        `complete`: all replicas are available. Pods that say themselves why they end do not count.
+        The `pods` of the newest `revision` that are there are among those that were counted.
         """
-        wanted = int((deployment.get("spec") or {}).get("replicas") or 0)
-        same = str(deployment.get("template") or ""), wanted
-        if complete or not pods:
-            if complete:
-                self.forget(key)
-            return []
+        seen = _Seen(*_identity(deployment), since, revision)
+        there = _uids(pod for pod in pods if revision_of(pod) == revision and _lasts(pod))
+        seen.counted.update(there, (f"gone {number}" for number in range(seen.most - len(there))))
+        self._seen[key] = seen
+
+    def note(self, key: Key, deployment: Mapping[str, Any], pods: Sequence[Object], complete: bool, now: str) -> str:
+        """Note the `pods` of a trimmed Deployment that are there; return since when too many of them have gone.
+
+        RFC 3339; empty: not too many have. `complete`: all replicas are available. Pods that say themselves why they
+        end do not count.
+        """
         known = self._seen.get(key)
-        if known is None or known.deployment != same:
-            known = self._seen[key] = _Seen(same, now)
-        newest = revision_of(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or "")))
-        of_newest = [pod for pod in pods if revision_of(pod) == newest]
-        lasting = _uids(pod for pod in of_newest if _lasts(pod))
-        known.surplus = lasting if len(lasting) > wanted else known.surplus & lasting
-        seen = known.uids.setdefault(newest, set())  # a rollout ends the pods of the revision before
-        if len(seen) < _TIMES * wanted:  # a loop may make pods for weeks
-            seen |= lasting
-        seen -= known.surplus | _uids(pod for pod in of_newest if _says_why(pod))
-        return [_problem(known.since)] if len(seen) >= _TIMES * wanted else []
+        if complete or (known and not known.is_of(deployment)):
+            self.forget(key)
+            known = None
+        if complete or not (pods or known):
+            return ""
+        if known is None:
+            known = self._seen[key] = _Seen(*_identity(deployment), now)
+        if pods:  # else the next ones are about to be made
+            known.count(pods)
+        return known.since if len(known.counted) >= known.most else ""
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
         self._seen.pop(key, None)
+
+
+def deleted_problem(since: str) -> Problem:
+    """Return the problem that pods are deleted again and again `since` then (RFC 3339)."""
+    return Problem(
+        Reason.PODS_DELETED,
+        f"pods are deleted again and again since {since}, before all replicas are available: stop what deletes them, "
+        "which the API server's audit log names",
+    )
+
+
+def _identity(deployment: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the digest of the pod template, and the wanted replicas."""
+    return str(deployment.get("template") or ""), int((deployment.get("spec") or {}).get("replicas") or 0)
+
+
+def _newest(pods: Iterable[Object]) -> str:
+    return revision_of(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or "")))
 
 
 def _uids(pods: Iterable[Object]) -> set[str]:
@@ -80,11 +129,3 @@ def _lasts(pod: Object) -> bool:
 
 def _says_why(pod: Object) -> bool:
     return has_ended(pod) or condition_of(pod, "DisruptionTarget").get("status") == "True"
-
-
-def _problem(since: str) -> Problem:
-    return Problem(
-        Reason.PODS_DELETED,
-        f"pods are deleted again and again since {since}, before all replicas are available: stop what deletes them, "
-        "which the API server's audit log names",
-    )

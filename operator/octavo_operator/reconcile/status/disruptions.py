@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.api.status import EndedPodStatus
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import EVENT, POD, Kind
 from octavo_operator.reconcile.observation.observe import Key, Object
@@ -31,7 +32,6 @@ _AGAIN = 2
 """Evictions before the pod had served that count as a problem; one may be a drain."""
 _BY = re.compile(r"by pod ([0-9a-f-]{36})")
 """The pod's uid, in the words of the scheduler, which does not name it."""
-_NAMED = "pod "  # begins the words for a pod whose name is known
 _SHOWN = 3
 _ASKED_SECONDS = 120.0
 """The time for which the scheduler's Event about a pod is looked for; usually it is there at once."""
@@ -53,20 +53,21 @@ class EventReader(Protocol):
 
 @dataclass
 class _Victim:
-    """A pod that was ended: for what reason, its name, its node, when (RFC 3339), and whether it was ready.
+    """A pod that was ended, whether it was ready then, and when it was noted (RFC 3339)."""
 
-    `seen`: when it was noted (RFC 3339). `by`: the pod for which it was preempted, in words; empty: that is not known.
-    """
-
-    reason: str
-    name: str
-    node: str
-    when: str
+    pod: EndedPodStatus
     ready: bool
     seen: str
-    by: str = ""
-    is_named: bool = False
-    """Whether `by` has that pod's name: the scheduler may tell its uid a moment before it is seen on the node."""
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether another pod has taken its room."""
+        return self.pod.cause == _PREEMPTION
+
+    @property
+    def lacks_name(self) -> bool:
+        """Whether the name of its preemptor is not known: its uid may be told before that pod is seen on the node."""
+        return "/" not in (self.pod.preemptor or "")
 
 
 class Disruptions:
@@ -75,10 +76,15 @@ class Disruptions:
     def __init__(self) -> None:
         self._victims: dict[Key, dict[str, _Victim]] = {}
 
+    def restore(self, key: Key, pods: Iterable[EndedPodStatus], now: str) -> None:
+        """Begin with what `note` returned to the process that looked after this LLMService before; `now`: RFC 3339."""
+        known = (pod for pod in pods if pod.cause in (_PREEMPTION, *_CAUSES))  # another version may know more
+        self._victims[key] = {pod.uid: _Victim(pod, ready=False, seen=now) for pod in known}
+
     async def note(
         self, cluster: EventReader, key: Key, pods: Iterable[Object], complete: bool, now: str
-    ) -> Sequence[Problem]:
-        """Note which of the trimmed `pods` others have ended; return the problems of those that are remembered.
+    ) -> list[EndedPodStatus]:
+        """Note which of the trimmed `pods` others have ended; return those of which `ended_problems` tells.
 
         `complete`: the service has all replicas that it should have. `now` is RFC 3339.
         """
@@ -89,11 +95,11 @@ class Disruptions:
         self.forget(key)
         if victims:  # before the requests, in which this may be cancelled, since the pods may be gone by the next time
             self._victims[key] = victims
-        for uid, victim in _preempted_of(victims)[-_SHOWN:]:
-            if not victim.is_named and seconds_between(victim.seen, now) < _ASKED_SECONDS:
-                by = await _preemptor(cluster, key[0], uid, victim.node)
-                victim.by, victim.is_named = by or victim.by, by.startswith(_NAMED)
-        return _problems(victims)
+        for victim in _preempted_of(victims.values())[-_SHOWN:]:
+            if victim.lacks_name and seconds_between(victim.seen, now) < _ASKED_SECONDS:
+                by = await _preemptor(cluster, key[0], victim.pod.uid, victim.pod.node or "")
+                victim.pod = victim.pod.model_copy(update={"preemptor": by or victim.pod.preemptor})
+        return _told(victims.values())
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
@@ -101,7 +107,7 @@ class Disruptions:
 
 
 async def _preemptor(cluster: EventReader, namespace: str, uid: str, node: str) -> str:
-    """Return for which pod that of this uid was ended, as the scheduler's Event says; empty: it is not known.
+    """Return for which pod (namespace/name, or its uid) that of this uid was ended; empty: no Event says so.
 
     That is no reason for a reconcile to fail.
     """
@@ -116,13 +122,13 @@ async def _preemptor(cluster: EventReader, namespace: str, uid: str, node: str) 
 
 
 async def _named(cluster: EventReader, uid: str, node: str) -> str:
-    """Return the pod of this uid, which the scheduler has put on the node or will, by its name if it can be found."""
+    """Return the pod of this uid, which the scheduler has put on the node or will: namespace/name, or else its uid."""
     if await cluster.may("list", POD, ""):
         for place in ("spec.nodeName", "status.nominatedNodeName"):
             for pod in await cluster.list_selected(POD, "", "", metadata_only=True, fields=f"{place}={node}"):
                 if pod["metadata"]["uid"] == uid:
-                    return f"{_NAMED}{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-    return f"the pod of uid {uid}"
+                    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    return uid
 
 
 def _victim(pod: Object, now: str) -> _Victim | None:
@@ -131,50 +137,65 @@ def _victim(pod: Object, now: str) -> _Victim | None:
     reason = target.get("reason") or ""
     if target.get("status") != "True" or reason not in (_PREEMPTION, *_CAUSES):
         return None
-    node, ready = (pod.get("spec") or {}).get("nodeName") or "", condition_of(pod, "Ready").get("status") == "True"
-    return _Victim(reason, pod["metadata"]["name"], node, target.get("lastTransitionTime") or "", ready, now)
+    metadata, node = pod["metadata"], (pod.get("spec") or {}).get("nodeName") or None
+    when, ready = target.get("lastTransitionTime") or None, condition_of(pod, "Ready").get("status") == "True"
+    found = EndedPodStatus(uid=metadata["uid"], name=metadata["name"], node=node, cause=reason, time=when)
+    return _Victim(found, ready, now)
 
 
-def _preempted_of(victims: Mapping[str, _Victim]) -> list[tuple[str, _Victim]]:
-    """Return those that were preempted, with their uids, the last one last."""
-    found = [each for each in victims.items() if each[1].reason == _PREEMPTION]
-    return sorted(found, key=lambda each: each[1].when)
+def _preempted_of(victims: Iterable[_Victim]) -> list[_Victim]:
+    return _by_time(each for each in victims if each.is_preempted)
 
 
-def _problems(victims: Mapping[str, _Victim]) -> list[Problem]:
-    preempted = [victim for _, victim in _preempted_of(victims)]
-    evicted = [each for each in victims.values() if each.reason in _CAUSES and not each.ready]
-    evicted.sort(key=lambda each: each.when)
-    found = [_preempted(preempted)] if preempted else []
-    return found + ([_evicted(evicted)] if len(evicted) >= _AGAIN else [])
+def _by_time(victims: Iterable[_Victim]) -> list[_Victim]:
+    return sorted(victims, key=lambda each: each.pod.time or "")
 
 
-def _preempted(victims: Sequence[_Victim]) -> Problem:
-    sentences = [f"{_where(each)} was preempted at {each.when}{_for_whom(each)}" for each in victims[-_SHOWN:]]
-    if len(victims) > _SHOWN:
+def _told(victims: Iterable[_Victim]) -> list[EndedPodStatus]:
+    """Return the pods that the sentences need, so that the status stays the same while those do."""
+    preempted = _preempted_of(victims)[-_SHOWN - 1 :]
+    evicted = _by_time(each for each in victims if not each.is_preempted and not each.ready)[:_AGAIN]
+    return [each.pod for each in (*preempted, *(evicted if len(evicted) == _AGAIN else ()))]
+
+
+def ended_problems(pods: Sequence[EndedPodStatus]) -> list[Problem]:
+    """Return the problems that others have ended these pods, as `Disruptions.note` returns them."""
+    preempted = [pod for pod in pods if pod.cause == _PREEMPTION]
+    evicted = [pod for pod in pods if pod.cause != _PREEMPTION]
+    return [*([_preempted(preempted)] if preempted else []), *([_evicted(evicted[0])] if evicted else [])]
+
+
+def _preempted(pods: Sequence[EndedPodStatus]) -> Problem:
+    sentences = [f"{_where(each)} was preempted{_at(each)}{_for_whom(each.preemptor)}" for each in pods[-_SHOWN:]]
+    if len(pods) > _SHOWN:
         sentences.append("so were others before")
     help_ = "raise this model's priority (spec.scheduling.priorityClassName), add a node, or end something else there"
     return Problem(Reason.PREEMPTED, "; ".join([*sentences, help_]))
 
 
-def _for_whom(victim: _Victim) -> str:
-    if victim.by:
-        return f" to make room for {victim.by}, which has a higher priority"
+def _for_whom(preemptor: str | None) -> str:
+    if preemptor:
+        pod = f"pod {preemptor}" if "/" in preemptor else f"the pod of uid {preemptor}"
+        return f" to make room for {pod}, which has a higher priority"
     return (
         " to make room for a pod of a higher priority (kubectl get events --field-selector reason=Preempted shows its "
         "uid)"
     )
 
 
-def _evicted(victims: Sequence[_Victim]) -> Problem:
-    first = victims[0]  # so that the sentence stays the same while more are evicted
+def _evicted(first: EndedPodStatus) -> Problem:
+    """Return the problem by its first pod, so that the sentence stays the same while more are evicted."""
     return Problem(
         Reason.EVICTED,
-        f"pods are ended before they serve, such as {_where(first)} at {first.when}, which was "
-        f"{_CAUSES[first.reason]}: stop what ends them until they have loaded (the API server's audit log names it), "
+        f"pods are ended before they serve, such as {_where(first)}{_at(first)}, which was "
+        f"{_CAUSES[first.cause]}: stop what ends them until they have loaded (the API server's audit log names it), "
         "or have the pods tolerate the taint (spec.scheduling.tolerations)",
     )
 
 
-def _where(victim: _Victim) -> str:
-    return f"pod {victim.name} on node {victim.node}" if victim.node else f"pod {victim.name}"
+def _where(pod: EndedPodStatus) -> str:
+    return f"pod {pod.name} on node {pod.node}" if pod.node else f"pod {pod.name}"
+
+
+def _at(pod: EndedPodStatus) -> str:
+    return f" at {pod.time}" if pod.time else ""

@@ -15,6 +15,7 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import (
     Condition,
+    DisruptionsStatus,
     LLMServiceStatus,
     MemoryStatus,
     ModelStatus,
@@ -34,6 +35,8 @@ from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_statuses
 from octavo_operator.reconcile.status.autoscaling import scaling
 from octavo_operator.reconcile.status.condition_states import condition_states
+from octavo_operator.reconcile.status.deleted_pods import deleted_problem
+from octavo_operator.reconcile.status.disruptions import ended_problems
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Result
 from octavo_operator.reconcile.status.load_balancer import address_problems
 from octavo_operator.reconcile.status.load_time import last_load_seconds
@@ -79,6 +82,7 @@ def summarize(
         loading=loading_status(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=facts.scaled.status() if facts.scaled else None,
         adapters=list(facts.adapters) or None,
+        disruptions=observed.disruptions,
     )
 
 
@@ -121,7 +125,16 @@ def _beside(
     removed, claims = _removed_fields(service, deployment, result), _stuck_claims(observed)
     ending = stuck_terminating(observed.pods, now)
     without_address = address_problems(service.name, observed.unaddressed_since, now)
-    return *observed.disruptions, *removed, *claims, *ending, *without_address, *observed.foreign_problems
+    disrupted = _disruption_problems(observed.disruptions)
+    return *disrupted, *removed, *claims, *ending, *without_address, *observed.foreign_problems
+
+
+def _disruption_problems(disruptions: DisruptionsStatus | None) -> list[Problem]:
+    """Return the problems that others have ended pods before there were all replicas."""
+    if disruptions is None:
+        return []
+    since = disruptions.pods_deleted_since
+    return [*ended_problems(disruptions.ended_pods or ()), *([deleted_problem(since)] if since else [])]
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:

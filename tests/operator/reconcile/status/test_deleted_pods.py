@@ -8,8 +8,9 @@ import pytest
 
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observation.trimmed import trimmed
+from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status.deleted_pods import DeletedPods
-from tests.operator.api_server import CHILD, KEY, Server, settled
+from tests.operator.api_server import CHILD, KEY, Server, reconciler, settled
 from tests.operator.reconcile.status.test_summarize import RUNNING, pod
 
 BEGAN = "2026-01-01T00:00:00Z"
@@ -37,8 +38,8 @@ def test_pods_that_are_deleted_again_and_again_are_reported_until_all_serve(repl
     for number in range(most - 1):
         assert not known.note(KEY, live(replicas), [loading(number)], complete=False, now=BEGAN)
     for number in (most, most + 1):
-        (found,) = known.note(KEY, live(replicas), [loading(number)], complete=False, now=LATER)
-        assert found.message.startswith(f"pods are deleted again and again since {BEGAN}, before")
+        assert known.note(KEY, live(replicas), [loading(number)], complete=False, now=LATER) == BEGAN
+    assert known.note(KEY, live(replicas), [], complete=False, now=LATER) == BEGAN, "the next one is about to be made"
     assert not known.note(KEY, live(replicas), [loading(most + 1)], complete=True, now=LATER)
     assert not known.note(KEY, live(replicas), [loading(most + 2)], complete=False, now=LATER)
 
@@ -92,13 +93,63 @@ def test_pods_that_end_beside_those_in_their_place_and_failed_ones_that_stay_are
         assert bool(known.note(KEY, live(), there, complete=False, now=BEGAN)) is (number == 3)
 
 
-async def test_the_status_names_what_helps() -> None:
-    server = Server()
-    operator = await settled(server)
-    server.live["Deployment"]["spec"]["replicas"] = 1
+async def see(operator: Reconciler, server: Server, *pods: dict[str, Any]) -> str:
+    """The reason of the condition Degraded once the operator has seen these pods."""
+    server.indexes[POD.plural][KEY] = list(pods)
+    await operator.reconcile(KEY)
+    return server.reason("Degraded")
+
+
+def scale(server: Server, replicas: int) -> None:
+    server.live["Deployment"]["spec"]["replicas"] = replicas
     server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
-    for number in range(5):
-        server.indexes[POD.plural][KEY] = [loading(number)]
-        await operator.reconcile(KEY)
-    assert server.reason("Degraded") == "PodsDeleted"
-    assert "stop what deletes them" in server.condition("Degraded")["message"]
+
+
+async def with_deleted_pods(**spec: Any) -> tuple[Server, Reconciler]:
+    """A server that has four pods deleted of which the last is there, and the operator that has said so."""
+    server = Server(**spec)
+    operator = await settled(server)
+    scale(server, 1)
+    for number in range(4):
+        said = await see(operator, server, loading(number))
+    assert said == "PodsDeleted"
+    return server, operator
+
+
+async def test_the_status_names_what_helps() -> None:
+    server, _ = await with_deleted_pods()
+    sentence = server.condition("Degraded")["message"]
+    assert sentence.startswith("pods are deleted again and again since 20") and "stop what deletes them" in sentence
+
+
+async def test_an_operator_that_follows_says_the_same_and_counts_on() -> None:
+    server, _ = await with_deleted_pods()
+    operator, before = reconciler(server), server.service["status"]
+    server.writes.clear()
+    assert await see(operator, server, loading(3)) == "PodsDeleted"
+    assert "LLMService/status" not in server.writes
+    for pods in ([], [loading(4)], [loading(5)]):
+        assert await see(operator, server, *pods) == "PodsDeleted"
+    assert server.service["status"]["disruptions"] == before["disruptions"]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_sentence_that_the_operator_takes_back_does_not_come_back(follows: bool) -> None:
+    """The fourth pod turns out to have failed by itself: three were deleted."""
+    server, operator = await with_deleted_pods()
+    if follows:
+        operator = reconciler(server)
+        assert await see(operator, server, loading(3)) == "PodsDeleted"
+    assert await see(operator, server, loading(3, phase="Failed")) != "PodsDeleted"
+    assert await see(operator, server) != "PodsDeleted"
+    assert "disruptions" not in server.service["status"]
+    assert await see(operator, server, loading(5)) == "PodsDeleted", "four were"
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_count_that_begins_anew_takes_the_sentence_back(follows: bool) -> None:
+    server, operator = await with_deleted_pods(autoscaling={"minReplicas": 1, "maxReplicas": 8})
+    scale(server, 2)
+    operator = reconciler(server) if follows else operator
+    assert await see(operator, server, loading(3)) == "AsExpected"
+    assert await see(operator, server, loading(3), loading(4)) == "AsExpected"
