@@ -156,6 +156,26 @@ def test_twenty_adapters_and_64_requests_in_one_crowd_answer_as_each_alone(base:
     assert sum(answer.token_ids != other.token_ids for answer, other in zip(crowd, plain, strict=True)) > 30
 
 
+def test_an_adapter_of_rank_256_answers_as_merged_weights_beside_one_of_rank_1(
+    base: Path, tmp_path: Path, expected: dict[str | None, list[Completion]]
+) -> None:
+    large = RandomAdapter(256, alpha=32, seed=6, std=0.05)
+    files = [f"large={large.save(model_of('Llama'), tmp_path / 'large')}"]
+    files.append(f"one={ADAPTERS['one'].save(model_of('Llama'), tmp_path / 'one')}")
+    with pytest.raises(ModelLoadError, match=r"rank 256, and --max-lora-rank is 255; raise --max-lora-rank to 256"):
+        LLM(str(base), enable_lora=True, max_lora_rank=255, lora_modules=files, **SETTINGS)
+    loaded = LLM(str(base), enable_lora=True, max_loras=2, max_lora_rank=256, lora_modules=files, **SETTINGS)
+    answers = loaded.generate(PROMPTS[:3], GREEDY, adapter=["large", "one", None])
+    loaded.close()
+    merged = LLM(str(saved(large.merge(model_of("Llama")), tmp_path / "merged")), **SETTINGS)
+    (of_merged,) = merged.generate(PROMPTS[:1], GREEDY)
+    merged.close()
+    assert_same(answers[0], of_merged)
+    assert answers[0].token_ids != expected[None][0].token_ids
+    assert_same(answers[1], expected["one"][1])
+    assert_same(answers[2], expected[None][2])
+
+
 def test_drafts_are_verified_with_the_adapter_of_their_row(
     llm: LLM, expected: dict[str | None, list[Completion]]
 ) -> None:
