@@ -183,16 +183,22 @@ def sent_location(location: Sequence[str | int], sent: Any, *, missing: bool = F
     """Return a validation error's location without pydantic's names for the members of a union.
 
     Numbers are kept, and names that the client's body `sent` has at that place; with `missing`, also the last name.
+    An object that is one of several kinds has the name of its kind in `type`, often beside a field of the same name.
     """
     shown: list[str | int] = []
+    kind = None
     for place, part in enumerate(location):
         last = place == len(location) - 1
+        if kind is None and not last and isinstance(sent, dict) and part == sent.get("type"):
+            kind = part
+            continue
         if isinstance(part, int):
             sent = sent[part] if isinstance(sent, list) and part < len(sent) else None
         elif isinstance(sent, dict) and part in sent:
             sent = sent[part]
         elif not (missing and last):
             continue
+        kind = None
         shown.append(part)
     return shown
 
@@ -202,8 +208,7 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
     first = error.errors(include_input=False, include_url=False)[0]
     kind = str(first.get("type", ""))
     location = sent_location(first.get("loc", ()), sent, missing=kind == "missing")
-    if kind == "missing_member":  # a field that only some variants of an object need
-        location.append(first["ctx"]["name"])
+    location += first.get("ctx", {}).get("place", ())  # what is wrong within a value that a validator of ours checks
     if not location:
         return not_an_object()
     message = _in_json_terms(kind, str(first.get("msg", "is not valid")))

@@ -238,7 +238,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a user's id that is no text": ({"metadata": {"user_id": 5}}, "metadata.user_id"),
     "a field of no kind": ({"mcp_servers": []}, "mcp_servers: unknown field"),
     "a tool that is not there": ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "no tool 'x'"),
-    "a choice without a name": ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "name must be given"),
+    "a choice without a name": ({"tools": [WEATHER], "tool_choice": {"type": "tool"}},
+                              "name is required if type is tool"),
     "a call by the user": (
         {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
         "role user cannot have content of type tool_use",

@@ -100,7 +100,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a part that is not supported": (
         {"response_format": {"type": "structural_tag", "format": {"type": "qwen_xml_parameter", "json_schema": {}}}},
-        "response_format.format",
+        "response_format.format.type",
         "qwen_xml_parameter is not supported",
     ),
     "both forms of a tag": (
@@ -142,7 +142,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown type": (
         {"response_format": {"type": "xml"}},
         "response_format.type",
-        "'json_schema' or 'structural_tag'",
+        "must be one of 'text', 'json_object', 'json_schema', 'structural_tag'",
     ),
     "no name": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},

@@ -73,10 +73,10 @@ def _as_blocks(value: Any) -> Any:
         return [{"type": "text", "text": value}] if value else []
     if not isinstance(value, list):
         raise ValueError("must be a text or a list of blocks")
-    for part in value:
+    for index, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind not in _BLOCKS:
-            shown = {"kind": kind[:100]}
+            shown = {"place": (index, "type"), "kind": kind[:100]}
             raise PydanticCustomError("unsupported_parameter", "this model reads text only, not {kind}", shown)
     return value
 
@@ -141,8 +141,10 @@ class ToolChoice(Body):
 
     @model_validator(mode="after")
     def _names_its_tool(self) -> ToolChoice:
-        if (self.type == "tool") != (self.name is not None):
-            raise ValueError("name must be given if type is tool, and only then")
+        if self.type == "tool" and self.name is None:
+            raise PydanticCustomError("missing_member", "if type is tool", {"place": ("name",)})
+        if self.type != "tool" and self.name is not None:
+            raise PydanticCustomError("value_error", "must be given only if type is tool", {"place": ("name",)})
         return self
 
 

@@ -218,7 +218,7 @@ class Message(Body):
             missing = "tool_call_id"
         if missing is not None:
             raise PydanticCustomError(
-                "missing_member", "in a message of role {role}", {"name": missing, "role": self.role}
+                "missing_member", "in a message of role {role}", {"place": (missing,), "role": self.role}
             )
         return self
 

@@ -165,6 +165,8 @@ def _token_ids(value: list[Any]) -> list[int]:
     return value
 
 
+_TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""The field with the text of a part, by the part's type."""
 _UNREADABLE = ("image_url", "input_image", "input_audio", "audio_url", "video_url", "file", "input_file")
 
 
@@ -176,18 +178,21 @@ def _content(value: Any) -> str | None:
         return _text(value)
     if not isinstance(value, list) or not 1 <= len(value) <= 1024:
         raise ValueError("must be a text or a list of 1 to 1024 parts")
-    texts = []
-    for index, part in enumerate(value):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in _UNREADABLE:
-            raise PydanticCustomError("unsupported_parameter", "this model reads text only, not {kind}", {"kind": kind})
-        if kind == "refusal" and isinstance(part.get("refusal"), str):
-            texts.append(part["refusal"])
-            continue
-        if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
-            raise ValueError(f'part {index} must be of the shape {{"type": "text", "text": "..."}}')
-        texts.append(part["text"])
-    return _text("\n".join(texts))
+    return _text("\n".join(_part_text(part, index) for index, part in enumerate(value)))
+
+
+def _part_text(part: Any, index: int) -> str:
+    """Return the text of a part, the one at `index` of its content."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _UNREADABLE:
+        shown = {"place": (index, "type"), "kind": kind}
+        raise PydanticCustomError("unsupported_parameter", "this model reads text only, not {kind}", shown)
+    field = _TEXT_FIELDS.get(kind) if isinstance(kind, str) else None
+    if field is not None and isinstance(part.get(field), str):
+        return str(part[field])
+    place = (index, field or "type") if isinstance(part, dict) else (index,)
+    shape = {"place": place, "shape": '{"type": "text", "text": "..."}'}
+    raise PydanticCustomError("value_error", "a part of a content must be of the shape {shape}", shape)
 
 
 Prompts = Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]

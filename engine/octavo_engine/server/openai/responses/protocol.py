@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.openai.bodies.body import Body, StrictBody
@@ -35,7 +35,7 @@ from octavo_engine.server.openai.structured_outputs.fields import (
     StructuredOutputs,
 )
 from octavo_engine.server.openai.tools.custom_tools import InputGrammar, TextInput
-from octavo_engine.server.openai.tools.fields import MAX_TOOLS
+from octavo_engine.server.openai.tools.fields import MAX_TOOLS, run_by_clients
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_ITEMS = 16_384
@@ -107,23 +107,31 @@ _ITEMS = (
 
 
 def _items(value: Any) -> Any:
-    """Return the items of an input, which is a list of items, or a text: one message. Unknown types are refused."""
+    """Return the items of an input, which is a list of items, or a text: one message."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise ValueError("must be a text or a list of items")
-    items = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in value]
-    for item in items:
-        kind = item.get("type") if isinstance(item, dict) else None
-        if isinstance(kind, str) and kind not in _ITEMS:
-            message = "items of type {kind} are not supported by this version"
-            raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
-    return items
+    return value
+
+
+def _known_item(item: Any) -> Any:
+    """Return an item with its type, which clients may leave out of a message."""
+    if not isinstance(item, dict):
+        return item
+    if "role" in item and item.get("type") is None:
+        item["type"] = "message"  # in the client's body itself, in which errors are located
+    kind = item.get("type")
+    if isinstance(kind, str) and kind not in _ITEMS:
+        message = "items of type {kind} are not supported by this version"
+        raise PydanticCustomError("unsupported_parameter", message, {"place": ("type",), "kind": kind[:100]})
+    return item
 
 
 Item = Annotated[
     MessageItem | FunctionCallItem | FunctionCallOutputItem | CustomToolCallItem | ReasoningItem,
     Field(discriminator="type"),
+    BeforeValidator(_known_item),
 ]
 Items = Annotated[list[Item], Field(min_length=1, max_length=_MAX_ITEMS), BeforeValidator(_items)]
 
@@ -154,21 +162,9 @@ class CustomTool(Body):
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
 
 
-def _run_by_clients(value: Any) -> Any:
-    for tool in value if isinstance(value, list) else ():
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind not in ("function", "custom"):
-            message = (
-                "tools of type {kind} are not supported by this version; there are functions and custom tools only"
-            )
-            raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
-    return value
-
-
 Tools = Annotated[
-    list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]],
+    list[Annotated[FunctionTool | CustomTool, Field(discriminator="type"), BeforeValidator(run_by_clients)]],
     Field(max_length=MAX_TOOLS),
-    BeforeValidator(_run_by_clients),
 ]
 
 
@@ -185,6 +181,17 @@ class AllowedTools(StrictBody):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+def _branch(value: Any) -> str:
+    return "object" if isinstance(value, dict) else "word"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[Annotated[NamedTool | AllowedTools, Field(discriminator="type")], Tag("object")],
+    Discriminator(_branch),
+]
 
 
 class TextFormat(StrictBody):
@@ -256,7 +263,7 @@ class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None

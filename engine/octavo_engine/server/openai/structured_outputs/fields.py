@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import APIError
@@ -123,37 +123,22 @@ def _read_tag(value: Any) -> Any:
 TagText = Annotated[StructuralTag, BeforeValidator(_read_tag)]
 
 
-def _known_type(value: Any) -> Any:
-    """Return the type of a ResponseFormat; the error for another value names that of a StructuralTag too."""
-    if value not in ("text", "json_object", "json_schema"):
-        one_of = "Input should be 'text', 'json_object', 'json_schema' or 'structural_tag'"
-        raise PydanticCustomError("literal_error", one_of)
-    return value
-
-
 class ResponseFormat(StrictBody):
     """OpenAI's field `response_format`: any text, any JSON object, or JSON under a schema."""
 
-    type: Annotated[Literal["text", "json_object", "json_schema"], BeforeValidator(_known_type)]
+    type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> ResponseFormat:
         if self.type == "json_schema" and self.json_schema is None:
-            raise PydanticCustomError("missing_member", "if type is json_schema", {"name": "json_schema"})
+            raise PydanticCustomError("missing_member", "if type is json_schema", {"place": ("json_schema",)})
         if self.type != "json_schema" and self.json_schema is not None:
             raise ValueError(f"type {self.type} has no json_schema; set type to json_schema, or leave it out")
         return self
 
 
-def _kind(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "tag" if kind == "structural_tag" else "format"
-
-
-AnyFormat = Annotated[
-    Annotated[ResponseFormat, Tag("format")] | Annotated[StructuralTag, Tag("tag")], Discriminator(_kind)
-]
+AnyFormat = Annotated[ResponseFormat | StructuralTag, Field(discriminator="type")]
 
 
 class StructuredOutputs(StrictBody):

@@ -106,11 +106,10 @@ class TagsWithSeparator(StrictBody):
 def _known(value: Any) -> Any:
     """Refuse a part of an unknown type with an error that names the known ones."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in _KINDS:
+    if isinstance(kind, str) and kind not in _KINDS:
         message = "a part of type {kind} is not supported by this version; supported: {known}"
-        raise PydanticCustomError(
-            "unsupported_parameter", message, {"kind": str(kind)[:100], "known": ", ".join(_KINDS)}
-        )
+        shown = {"place": ("type",), "kind": kind[:100], "known": ", ".join(_KINDS)}
+        raise PydanticCustomError("unsupported_parameter", message, shown)
     return value
 
 

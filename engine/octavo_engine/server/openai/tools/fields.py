@@ -35,21 +35,19 @@ class FunctionDefinition(Body):
     """True if the arguments of calls must follow the whole schema, also where the model decides about calls."""
 
 
-def _is_function(value: Any) -> Any:
-    if isinstance(value, str) and value != "function":
+def run_by_clients(tool: Any) -> Any:
+    """Return a tool, or a call of one, before it is checked. Tools that OpenAI's servers run are refused by name."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(kind, str) and kind not in ("function", "custom"):
         message = "tools of type {kind} are not supported by this version; there are functions and custom tools only"
-        raise PydanticCustomError("unsupported_parameter", message, {"kind": value[:100]})
-    return value
-
-
-FunctionType = Annotated[Literal["function"], BeforeValidator(_is_function)]
-"""The type of functions. Tools that OpenAI's servers run are refused by name."""
+        raise PydanticCustomError("unsupported_parameter", message, {"place": ("type",), "kind": kind[:100]})
+    return tool
 
 
 class FunctionTool(Body):
     """An entry of `tools` that is a function."""
 
-    type: FunctionType
+    type: Literal["function"]
     function: FunctionDefinition
 
     @property
@@ -75,14 +73,7 @@ class FunctionTool(Body):
         return self.model_dump(exclude_none=True)
 
 
-def _variant(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "custom" if kind == "custom" else "function"
-
-
-ToolDefinition = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[CustomTool, Tag("custom")], Discriminator(_variant)
-]
+ToolDefinition = Annotated[FunctionTool | CustomTool, Field(discriminator="type"), BeforeValidator(run_by_clients)]
 """An entry of `tools`."""
 
 
@@ -170,7 +161,7 @@ class FunctionCall(Body):
     """A call of a function in an earlier answer."""
 
     id: Annotated[str, Field(max_length=256)] | None = None
-    type: FunctionType = "function"
+    type: Literal["function"]
     function: CalledFunction
 
     def for_template(self) -> dict[str, Any]:
@@ -189,8 +180,16 @@ class FunctionCall(Body):
         return {"id": self.id, "type": "function", "function": function}
 
 
+def _typed(call: Any) -> Any:
+    """Return a call with its type, which clients may leave out of a call of a function."""
+    return {**call, "type": "function"} if isinstance(call, dict) and call.get("type") is None else call
+
+
 ToolCall = Annotated[
-    Annotated[FunctionCall, Tag("function")] | Annotated[CustomToolCall, Tag("custom")], Discriminator(_variant)
+    FunctionCall | CustomToolCall,
+    Field(discriminator="type"),
+    BeforeValidator(run_by_clients),
+    BeforeValidator(_typed),
 ]
 ToolCalls = Annotated[list[ToolCall], Field(max_length=MAX_CALLS)]
 
