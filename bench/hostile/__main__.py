@@ -117,6 +117,7 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     serving.new_log()
     attacker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.hostile.attacker", str(serving.port), _KEY, str(args.seconds), name,
+        *["alone"] * args.alone,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, _ = await attacker.communicate()
@@ -158,6 +159,7 @@ def selected(only: str, part: int, parts: int) -> list[str]:
 
 def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
     """Return the results as Markdown."""
+    alone = " One user sends each body after the answer to the last, and answers have one token." * args.alone
     text = [
         f"# {title}\n",
         f"`make hostile` on {psutil.cpu_count()} cores, attacker and honest tenant included, load "
@@ -165,7 +167,7 @@ def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
         f"{args.seconds:g} s an attack, {args.quiet:g} s before it. The honest tenant's gaps between tokens (the first "
         f"token's wait included) and its probes of /health/live, in ms. Targets: gaps of at most {GAP_MS} ms, probes "
         f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, log {LOG_KIB} KiB without secrets, no failures, no new series of "
-        "/metrics, and no open file or request more than before, some seconds later.\n",
+        f"/metrics, and no open file or request more than before, some seconds later.{alone}\n",
         "| attack | answers | slowest s | gap p99 before | during | longest | probe p99 before | during | longest | "
         "memory MiB | missed |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -192,6 +194,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8, help="of each attack")
     parser.add_argument("--quiet", type=float, default=3, help="seconds before each attack")
     parser.add_argument("--only", default="", help="attacks in whose name this regular expression is found")
+    parser.add_argument(
+        "--alone", action="store_true",
+        help="one user in place of several, and answers of one token: how long a request takes to be checked, and its "
+        "grammar to be compiled, without waits for other requests. Acts on attacks that post bodies one after another",
+    )  # fmt: skip
     parser.add_argument("--part", default="1/1", help="part of all attacks, such as 2/6")
     parser.add_argument("--name", default="hostile", help="of the result files, after the date")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`python -m bench.hostile.attacker PORT KEY SECONDS ATTACK`: runs one attack, and prints how its requests ended.
+"""Runs one attack, prints how its requests ended: `python -m bench.hostile.attacker PORT KEY SECONDS ATTACK [alone]`.
 
 It is a process of its own, as the attack would otherwise delay the honest user whose waits are measured.
 """
@@ -25,8 +25,8 @@ async def _attack(target: Target, name: str, seconds: float) -> None:
 
 def main() -> None:
     """Entry point."""
-    port, key, seconds, name = sys.argv[1:]
-    target = Target(int(port), key, time.monotonic() + float(seconds))
+    port, key, seconds, name, *alone = sys.argv[1:]
+    target = Target(int(port), key, time.monotonic() + float(seconds), alone=bool(alone))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_attack(target, name, float(seconds)))
     print(json.dumps({"outcomes": target.outcomes, "slowest": target.slowest}))

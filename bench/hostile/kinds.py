@@ -40,7 +40,7 @@ def posts(path: str, body: Callable[[int], Any], count: int = 8) -> Attack:
             while target.open:
                 await target.post(path, body(next(numbers)))
 
-        await users(count, user)
+        await users(1 if target.alone else count, user)
 
     return attack
 

@@ -34,6 +34,9 @@ class Target:
     """The seconds that the slowest answer took; those that never came are counted in `outcomes`."""
     keys: int = 1
     """How many API keys the requests have at random: with several, those that end in -0, -1 and so on."""
+    alone: bool = False
+    """True if one user sends its next body after the answer to the last, each of which has one token: an answer then
+    takes as long as its request takes to be checked, and its grammar to be compiled."""
 
     @property
     def open(self) -> bool:
@@ -71,6 +74,8 @@ class Target:
 
     async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> str:
         """Send a body, and read the answer to its end; returns and counts its status."""
+        if self.alone and isinstance(body, dict) and "max_tokens" in body:
+            body = {**body, "max_tokens": 1}
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.raw(self.head(path, len(content), headers=headers) + content)
 
