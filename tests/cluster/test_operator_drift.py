@@ -38,6 +38,8 @@ def made(client: Client, **fields: Any) -> None:
 CHANGES = [
     ("service", {"spec": {"selector": {"octavo.dev/llmservice": "other"}}}),
     ("service", {"spec": {"publishNotReadyAddresses": True}}),
+    ("service", {"spec": {"internalTrafficPolicy": "Local"}}),
+    ("service", {"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": "other"}}}),
     ("service", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}}),
     ("service", {"spec": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/8"],
                           "externalTrafficPolicy": "Local", "sessionAffinity": "None"}}),

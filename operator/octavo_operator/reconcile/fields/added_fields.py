@@ -19,7 +19,11 @@ Path = tuple[str | int, ...]
 _SPEC: tuple[tuple[str, ...], ...] = (("spec",),)
 _OURS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Deployment": (("spec", "template", "spec"),),
-    "Service": (("spec", "publishNotReadyAddresses"),),
+    "Service": (
+        ("spec", "publishNotReadyAddresses"),
+        ("spec", "internalTrafficPolicy"),
+        ("metadata", "labels", "service.kubernetes.io/service-proxy-name"),
+    ),
     "PodDisruptionBudget": _SPEC,
     "NetworkPolicy": _SPEC,
     "HorizontalPodAutoscaler": _SPEC,
@@ -30,7 +34,9 @@ _OURS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """The parts of each kind in which every field is the operator's.
 
 A Deployment's number of replicas is an autoscaler's, and the annotations of its pod template are kubectl's, which
-restarts pods by them. What else a Service has, such as its session affinity, is the administrator's.
+restarts pods by them. Of a Service it is what keeps requests from the ready pods to which its EndpointSlices lead:
+the policy Local serves only nodes with a pod of the model, and a Service that names a proxy of its own is ignored by
+kube-proxy. What else a Service has, such as its session affinity, is the administrator's.
 """
 
 

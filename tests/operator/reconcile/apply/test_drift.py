@@ -158,6 +158,7 @@ async def test_what_another_manager_adds_to_the_selector_of_the_service_is_remov
 
 ADDED = [
     ("Service", {"publishNotReadyAddresses": True}),
+    ("Service", {"internalTrafficPolicy": "Local"}),
     ("PodDisruptionBudget", {"minAvailable": 1, "maxUnavailable": GONE}),  # the API server takes only one of these
     ("PodDisruptionBudget", {"minAvailable": 1}),
     ("Deployment", {"template": {"spec": {"nodeSelector": {"no-such": "node"}}}}),

@@ -34,6 +34,16 @@ def test_only_what_a_manager_owns_and_we_do_not_say_is_added() -> None:
     assert added_fields(OURS, live({"f:containers": {'k:{"name":"mesh"}': {}}})) == [(*pods, "containers", 0)]
 
 
+def test_a_label_by_which_kube_proxy_ignores_the_service_is_added_and_other_labels_are_not() -> None:
+    proxy = "service.kubernetes.io/service-proxy-name"
+    labels = {"octavo.dev/llmservice": "model"}
+    entry = {"manager": "kubectl", "fieldsV1": {"f:metadata": {"f:labels": {f"f:{proxy}": {}, "f:team": {}}}}}
+    theirs = {"labels": {**labels, proxy: "other", "team": "a"}, "managedFields": [entry]}
+    ours = {"kind": "Service", "metadata": {"labels": labels}, "spec": {}}
+    assert added_fields(ours, {**ours, "metadata": theirs}) == [("metadata", "labels", proxy)]
+    assert is_shared("Service", {**ours, "metadata": theirs})
+
+
 def test_fields_without_a_manager_are_defaults_or_a_webhooks() -> None:
     assert added_fields(OURS, live({})) == []
     assert added_fields(OURS, live({"f:nodeSelector": {}}, manager="octavo-operator")) == []
