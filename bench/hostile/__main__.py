@@ -28,7 +28,7 @@ from bench.hostile.attacks import ATTACKS
 from bench.hostile.claims import RANKED
 from bench.hostile.honest import Honest
 from bench.hostile.leftover import State, settled, state_of
-from bench.hostile.secrets import PROMPT
+from bench.hostile.secrets import PLAIN_KEY, PROMPT
 from bench.hostile.several_keys import KEYS
 from bench.hostile.tenants import FORBIDDEN
 from bench.report import save
@@ -43,7 +43,8 @@ _SPARE_SERIES = 16
 _KEY = "sk-rude-oT4zq9Wm"
 _KEYS = f"keys:\n- {{name: honest, key: sk-honest}}\n- {{name: rude, key: {_KEY}, rights: [adapters]}}\n"
 _KEYS += "".join(f"- {{name: rude{number}, key: {_KEY}-{number}}}\n" for number in range(KEYS))
-_NEVER_LOGGED = (_KEY.removeprefix("sk-rude-"), PROMPT, "Traceback")
+_KEYS += f"- {{name: plain, key: {PLAIN_KEY}}}\n"
+_NEVER_LOGGED = (_KEY.removeprefix("sk-rude-"), PLAIN_KEY, PROMPT, "Traceback")
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 from bench.hostile.kinds import users
 from bench.hostile.wire import Target
 
 PROMPT = "the prompt of a rude tenant"
 """Text that no log may hold."""
+PLAIN_KEY = "opensesame_WmHoTqzq"
+"""The key of another client, which does not begin as keys often do."""
 
 
 def _headers(key: str) -> tuple[dict[str, str], ...]:
@@ -32,15 +35,17 @@ def _paths(key: str) -> tuple[str, ...]:
 
 
 async def keys_everywhere(target: Target) -> None:
-    """The key in each header, path and method, and in the model's name."""
-    headers, paths, numbers = _headers(target.key), _paths(target.key), itertools.count()
-    bodies = [json.dumps({"prompt": PROMPT, "max_tokens": 1, "model": model}).encode() for model in (None, target.key)]
+    """The key, and another client's, in each header, path and method, in the model's name, and as a field's name."""
+    keys, numbers = (target.key, PLAIN_KEY), itertools.count()
+    headers, paths = ([each for key in keys for each in found(key)] for found in (_headers, _paths))
+    asked: tuple[dict[str, Any], ...] = ({}, *({"model": key} for key in keys), {PLAIN_KEY: 1})
+    bodies = [json.dumps({"prompt": PROMPT, "max_tokens": 1, **each}).encode() for each in asked]
 
     async def user(_: int) -> None:
         while target.open:
             number = next(numbers)
-            body = bodies[number % 2]
-            method = target.key if number % 17 == 0 else "POST"
+            body = bodies[number % len(bodies)]
+            method = keys[number % 2] if number % 17 == 0 else "POST"
             head = target.head(paths[number % len(paths)], len(body), method, headers[number % len(headers)])
             await target.raw(head + body)
 

@@ -73,7 +73,9 @@ class Served:
         keys = KeyRing(path) if path is not None else None
         names = tuple(self._config.served_model_name or ["smollm2"])
         self.serving = Serving(self._config, self.engine, names, keys, self._setup.priorities, self._setup.tracing)
-        self.serving.text = TextPool(self.serving.several_keys, program=self._setup.program)
+        self.serving.text = TextPool(
+            self.serving.several_keys, program=self._setup.program, hide=self.serving.hide_keys
+        )
         self.server = Server(self.serving, EngineConfig(model="smollm2"), self._listener)
         self.loop.call_later(0.01, self._started.set)
         return await self.server.run()

@@ -243,5 +243,5 @@ def _lower_priority() -> None:
 def _reason(path: str, error: Exception) -> ModelLoadError:
     if isinstance(error, ModelLoadError):
         return error
-    log.error("the adapter %s cannot be read", path, exc_info=error)
+    log.error("the adapter %r cannot be read", path, exc_info=error)
     return ModelLoadError(f"{path}: cannot be read: {type(error).__name__}")

@@ -157,7 +157,7 @@ class Serving:
         )
         if (path := config.lora_modules_file) is not None:
             self.listed_adapters = AdapterFile(path, self.engine, self.names)
-        self.text = TextPool(self.several_keys)
+        self.text = TextPool(self.several_keys, hide=self.hide_keys)
         self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self.several_keys)
         unread = "answers that are not complete or not read"
         self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", unread, self.several_keys)
@@ -185,6 +185,10 @@ class Serving:
     def several_keys(self) -> bool:
         """Return True if several keys share the server."""
         return self.keys is not None and len(self.keys) > 1
+
+    def hide_keys(self, text: str) -> str:
+        """Return a client's text without the server's API keys, for logs and for what other clients can read."""
+        return text if self.keys is None else self.keys.hide(text)
 
     @property
     def loaded(self) -> bool:

@@ -25,6 +25,7 @@ from octavo_engine.process_setup import logs
 from octavo_engine.process_setup.freed_memory import return_freed_memory
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.bodies.unknown_fields import take_unknown
 from octavo_engine.server.openai.preparation import prepare_chat, prepare_completion, prepare_tokenize
 from octavo_engine.server.openai.responses import prepare_response
 from octavo_engine.server.pooling import prepare_pooled
@@ -152,6 +153,8 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
         return _rejected(_not_generating(task.engine), task.body)
     check_time = CheckTime(task.grammar_share)
     result = _prepared(LoadedModel(task.engine, tokenizer, tool_call_parser, check_time), task)
+    if unknown := take_unknown():
+        result = msgspec.structs.replace(result, unknown_fields=unknown)
     if check_time.used and not isinstance(result, JSONAnswer):
         return msgspec.structs.replace(result, grammar_share=check_time.used)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -141,6 +142,19 @@ def test_a_digest_instead_of_the_key(tmp_path: Path) -> None:
     path.write_text(f"keys:\n- {{name: a, keySha256: {digest.upper()}}}\n")
     assert owner(KeyRing(path), "sk-secret") == "a"
     assert owner(KeyRing(path), digest) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("/v1/models/Qm9vCg+/x7=", "/v1/models/..."), ("xQm9vCg+/x7=y", "x...y"), ("Qm9vCg+/x7=" * 3, "........."),
+     ("Qm9vCg+/x8=", "Qm9vCg+/x8="), ("id=dIgEsTeD/1", "id=.../1"), ("a b", "a b"), ("", "")],
+)  # fmt: skip
+def test_known_keys_are_hidden_in_a_text(text: str, shown: str, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"dIgEsTeD").hexdigest()
+    entries = [{"name": "a", "key": "Qm9vCg+/x7="}, {"name": "b", "keySha256": digest}, {"name": "c", "key": "a"}]
+    path = tmp_path / "keys.yaml"
+    path.write_text(json.dumps({"keys": entries}))
+    assert KeyRing(path).hide(text) == shown
 
 
 def test_a_folder_as_a_mounted_secret(tmp_path: Path) -> None:

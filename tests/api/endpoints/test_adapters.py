@@ -162,6 +162,21 @@ def test_a_key_needs_the_right_to_change_adapters(tokenizer: Tokenizer, tmp_path
     assert refused.json()["error"]["type"] == "permission_error"
 
 
+def test_no_adapter_is_named_after_a_key(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    keys = [{"name": "a", "key": "Qm9vCgx7"}, {"name": "root", "key": "sk-root", "rights": ["adapters"]}]
+    path.write_text(json.dumps({"keys": keys}))
+    with serve(tokenizer, api_key_file=path) as served:
+        served.engine.state.ready = replace(READY, max_loras=2)
+        served.http.headers["Authorization"] = "Bearer sk-root"
+        for body in ({"lora_name": "mine-Qm9vCgx7", "lora_path": "fine"}, {"lora_name": "x", "lora_path": "/Qm9vCgx7"}):
+            answer = served.http.post(LOAD, json=body)
+            assert answer.status_code == 400
+            assert error_of(answer)["message"].endswith("contains an API key of this server")
+            assert "Qm9vCgx7" not in answer.text
+        assert served.http.post(LOAD, json={"lora_name": "x", "lora_path": "fine"}).status_code == 200
+
+
 def test_metrics_name_the_adapters_that_run_and_wait(served: Served) -> None:
     served.engine.report(running_adapters=["a", "b"], waiting_adapters=["c"])
     text = served.http.get("/metrics").text

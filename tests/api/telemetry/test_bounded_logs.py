@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import quote
 
 import pytest
 from python_multipart import MultipartParser
@@ -118,6 +120,33 @@ def test_the_log_of_requests_holds_no_key_wherever_a_client_writes_it(
     AccessLog().write(scope | {"headers": [(b"authorization", b"Bearer myCompanysSecret")]}, 404)
     [line] = caplog.messages
     assert "ecret" not in line and " 404 request_id=" in line
+
+
+OTHERS = ("Qm9vCgx7oT4zq9WmQm9vCgx7", "Qm9v+gx7/T4zq9W=", "af7651916cd43dd8448eb211c80319c0", "opensesame_mykey")
+"""Keys of other clients of the server: they do not begin as keys often do, and the requests do not present them."""
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_no_log_holds_a_key_of_the_server_wherever_a_client_writes_it(
+    start: Callable[..., Served], tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    entries = [{"name": f"other{number}", "key": each} for number, each in enumerate(OTHERS)]
+    file = tmp_path / "keys.yaml"
+    file.write_text(json.dumps({"keys": [{"name": "ann", "key": "sk-ann"}, *entries]}))
+    server = start(api_key_file=file)
+    server.http.headers["Authorization"] = "Bearer sk-ann"
+    server.http.get(f"/v1/models/{key}")
+    server.http.get(f"/v1/{quote(key, safe='')}x/models")
+    server.http.get("/v1/models", headers={"X-Request-Id": f"a/{key}"})
+    server.http.get("/v1/models", headers={"traceparent": f"00-{key}-b7ad6b7169203331-01"})
+    raw(server, f"{re.sub('[/=]', '', key)} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    server.http.post(TEXT, json={"prompt": "x", key: 1})
+    server.http.post(TEXT, json={"prompt": "x", "model": key})
+    records = [record for record in caplog.records if record.name.startswith("octavo")]
+    assert len([record for record in records if record.name == "octavo.access"]) == 7
+    written = "\n".join(JSONLines().format(record) + record.getMessage() for record in records)
+    assert all(each not in written for each in (key, quote(key, safe=""), key[:20]))
 
 
 def test_an_answer_that_is_cut_off_is_logged_as_such(

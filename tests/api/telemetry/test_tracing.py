@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -114,6 +115,27 @@ def test_a_wrong_tracestate_is_not_logged(
     headers = {"traceparent": f"00-{TRACE[::-1]}-{PARENT}-01", "tracestate": state}
     assert served.http.post("/v1/chat/completions", json={}, headers=headers).status_code == 400
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+def test_a_trace_that_has_an_api_keys_digits_is_not_continued(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(
+        f"keys:\n- {{name: ann, key: sk-ann}}\n- {{name: ben, key: {TRACE}}}\n- {{name: c, key: Qm9vCgx7}}\n"
+    )
+    with collecting() as collector, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+        tracing = OtlpTracing(collector.url, "smollm2")
+        with serve(tokenizer, tracing=tracing, api_key_file=keys) as served:
+            served.http.headers["Authorization"] = "Bearer sk-ann"
+            for trace in (TRACE, TRACE[::-1]):
+                headers = {"traceparent": f"00-{trace}-{PARENT}-01", "tracestate": "a=Qm9vCgx7,b=1"}
+                served.http.post("/v1/chat/completions", json={}, headers=headers)
+            served.wait_until(lambda: len(collector.spans) == 2)
+        tracing.close()
+        [other] = [span for span in collector.spans if span.trace_id.hex() != TRACE[::-1]]
+        [own] = collector.of(TRACE[::-1])
+    assert other.trace_id.hex() != TRACE and not other.trace_state
+    assert own.trace_state == "a=...,b=1"
 
 
 def test_a_request_in_its_clients_trace(traced: tuple[Served, Collector]) -> None:

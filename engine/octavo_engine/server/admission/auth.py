@@ -1,7 +1,8 @@
 """API keys, from a YAML file or from a folder where a Secret is mounted; both are read again when they change.
 
-Only SHA-256 digests of keys are kept, and a client's key is looked up by its digest. The time of the lookup tells a
-client nothing about the keys, since a client cannot choose a digest, and it does not grow with the number of keys.
+Only SHA-256 digests of keys are kept, and hashes of their first letters, by which they are found in texts. A client's
+key is looked up by its digest. The time of the lookup tells a client nothing about the keys, since a client cannot
+choose a digest, and it does not grow with the number of keys.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
 _PRESENTED = re.compile(rb"\r\n(?:authorization:[ \t]*bearer[ \t]|x-api-key:)([^\r\n]*)", re.IGNORECASE)
 """The headers by which a request presents its key."""
+_SHORTEST_HIDDEN = 6
+"""Characters of the shortest key that is looked for in texts; a key of one letter would make them unreadable."""
+_PIECE = re.compile(rf"[^/:?&=,;\s]{{{_SHORTEST_HIDDEN},}}")
+"""A part of a text that may be a key of which only the digest is known, and so not the length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,23 @@ class KeyRing:
         """Return the key of this name; None if there is none."""
         return self._by_name.get(name)
 
+    def hide(self, text: str) -> str:
+        """Return `text` with `...` in place of each known key. May be called from any thread.
+
+        A key that the file gives by its digest is found if it stands between characters such as `/`, `=` and spaces.
+        """
+        shown, at = list[str](), 0
+        while at < len(text):
+            length = self._length_of_key(text, at)
+            shown.append("..." if length else text[at])
+            at += length or 1
+        return _PIECE.sub(lambda piece: piece[0] if self.owner_of(piece[0]) is None else "...", "".join(shown))
+
+    def _length_of_key(self, text: str, at: int) -> int:
+        """Return the length of a known key that begins at a place of the text; 0 if there is none."""
+        lengths = self._lengths.get(hash(text[at : at + _SHORTEST_HIDDEN]), ())
+        return next((each for each in lengths if self.owner_of(text[at : at + each]) is not None), 0)
+
     def reload_if_changed(self) -> None:
         """Read the keys again if the file or folder has changed; if it is not valid, the old keys stay valid."""
         seen = _signature(self._path)
@@ -154,6 +176,12 @@ class KeyRing:
     def _take(self, entries: Sequence[KeyEntry]) -> None:
         self._known = {entry.digest: entry.owner for entry in entries}
         self._by_name = {entry.name: entry.owner for entry in entries}
+        lengths: dict[int, set[int]] = {}
+        for key in (entry.key for entry in entries if entry.key is not None):
+            if len(key) >= _SHORTEST_HIDDEN:
+                lengths.setdefault(hash(key[:_SHORTEST_HIDDEN]), set()).add(len(key))
+        self._lengths = lengths
+        """The lengths of the keys whose first letters have this hash."""
         self.names = frozenset(self._by_name)
         if not self._priorities and any(entry.priority for entry in entries):
             log.warning(

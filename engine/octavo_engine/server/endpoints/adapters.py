@@ -61,6 +61,7 @@ def routes(serving: Serving) -> APIRouter:
     @router.post("/v1/load_lora_adapter", response_model=None)
     async def load(request: Request) -> Response:
         body = parse(LoadBody, _body(serving, request))
+        _check_for_keys(serving, body)
         async with locks.setdefault(body.lora_name, asyncio.Lock()):
             _check_room(serving.engine.state.adapters.keys() | loading, body.lora_name)
             loading.add(body.lora_name)
@@ -82,6 +83,13 @@ def routes(serving: Serving) -> APIRouter:
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     return router
+
+
+def _check_for_keys(serving: Serving, body: LoadBody) -> None:
+    """Raise APIError 400 for an API key in the name or the path: others can read both, in lists, metrics and logs."""
+    for field, text in (("lora_name", body.lora_name), ("lora_path", body.lora_path)):
+        if serving.hide_keys(text) != text:
+            raise APIError(400, f"{field}: contains an API key of this server", param=field)
 
 
 def _body(serving: Serving, request: Request) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.admission.paths import GENERATING
 from octavo_engine.server.admission.refusal import RefusedError, Rejection
 from octavo_engine.server.connections.connection import (
@@ -42,8 +43,16 @@ class RequestContext:
     a path of GENERATING has a span, either in the client's trace or in a new one.
     """
 
-    def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None], tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: KeyRing | None,
+        on_reject: Callable[[Rejection], None],
+        tracing: Tracing | None = None,
+    ) -> None:
+        """Wrap `app`. The API keys `keys` are hidden in what requests write into the log and traces."""
         self._app = app
+        self._keys = keys
         self._on_reject = on_reject
         self._tracing = tracing
         self._access_log = AccessLog()
@@ -54,7 +63,7 @@ class RequestContext:
             return await self._app(scope, receive, send)
         theirs = Headers(scope=scope).get("x-request-id", "")
         shown = theirs if _USABLE_ID.fullmatch(theirs) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = shown
+        scope.setdefault("state", {}).update(request_id=shown, known_keys=self._keys)
         span, trace = self._trace(scope)
         scope["state"].update(span=span, trace=trace)
         answer = _Answer(scope, send, self._access_log)
@@ -96,7 +105,7 @@ class RequestContext:
         if self._tracing is not None and scope["method"] == "POST" and scope["path"] in GENERATING:
             span = self._tracing.begin(scope)
             return span, span.context
-        return None, trace_context(Headers(scope=scope).get("traceparent", ""))
+        return None, trace_context(without_keys(Headers(scope=scope).get("traceparent", ""), scope))
 
 
 class _Answer:

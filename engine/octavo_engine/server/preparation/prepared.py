@@ -108,6 +108,8 @@ class JSONAnswer(msgspec.Struct, tag="answer", frozen=True):
     body: bytes
     model: str | None
     """The model that the client named."""
+    unknown_fields: list[str] = []
+    """Names of fields of this body that the worker has met for the first time, and ignored."""
 
 
 class Rejected(msgspec.Struct, tag="rejected", frozen=True):
@@ -122,6 +124,7 @@ class Rejected(msgspec.Struct, tag="rejected", frozen=True):
     of that name, the client gets that error instead."""
     grammar_share: float = 0.0
     """What checking the request's grammars took, as a share of the CPU time that a check may take."""
+    unknown_fields: list[str] = []
 
 
 class Prepared(msgspec.Struct, tag="prepared", frozen=True):
@@ -134,6 +137,7 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True):
     """The digest of the grammar that the answers must follow; empty if there is none."""
     grammar_share: float = 0.0
     """What checking the request's grammar took, as a share of the CPU time that a check may take."""
+    unknown_fields: list[str] = []
 
 
 Result = Prepared | JSONAnswer | Rejected

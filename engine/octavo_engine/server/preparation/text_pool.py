@@ -39,6 +39,7 @@ from octavo_engine.server.preparation.prepared import (
     encode,
 )
 from octavo_engine.server.preparation.text_limits import CPU_SECONDS, WALL_SECONDS, may_take_long
+from octavo_engine.server.preparation.unknown_field_log import UnknownFieldLog
 
 log = logging.getLogger("octavo.text_workers")
 
@@ -151,8 +152,13 @@ class TextPool:
     """The worker processes, and a bounded queue of tasks in which API keys take turns."""
 
     def __init__(
-        self, several_keys: Callable[[], bool] = lambda: False, workers: int = 0, program: Sequence[str] = PROGRAM
+        self,
+        several_keys: Callable[[], bool] = lambda: False,
+        workers: int = 0,
+        program: Sequence[str] = PROGRAM,
+        hide: Callable[[str], str] = str,
     ) -> None:
+        """Create a pool without workers. `hide` returns a text without API keys, for the log."""
         self._count = workers or default_workers()
         self._program = program
         self._turns: FairPool[Worker] = FairPool(self._count, several_keys)
@@ -172,6 +178,7 @@ class TextPool:
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._setup: Setup | None = None
+        self._unknown_fields = UnknownFieldLog(hide)
 
     async def start(self, setup: Setup) -> None:
         """Start the workers, and wait until each has loaded the model's tokenizer; EngineDeadError if one cannot."""
@@ -295,6 +302,7 @@ class TextPool:
         if isinstance(result, Prepared) and result.grammar:
             self._checked_grammars.add(result.grammar)
         self._release(worker, turn)
+        self._unknown_fields.write(result.unknown_fields)
         return result
 
     async def _end(self, worker: Worker, turn: _Turn, error: Exception) -> int:

@@ -7,11 +7,12 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from urllib.parse import quote, unquote
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from octavo_engine.server.admission.auth import key_of, presented_key
+from octavo_engine.server.admission.auth import KeyRing, key_of, presented_key
 from octavo_engine.server.admission.paths import OPEN_PATHS
 from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
@@ -48,7 +49,7 @@ class AccessLog:
         if omitted := self._lines.take_omitted():
             log.info("%d requests were not logged: too many came at once", omitted)
         client = scope.get("client") or ("", 0)
-        method, path, names = without_keys(scope["method"][:20], scope), _path_of(scope), _names(scope)
+        method, path, names = without_keys(scope["method"], scope)[:20], _path_of(scope), _names(scope)
         suffix = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())
         fields = {"client": client[0], "method": method, "path": path, "status": status, "cut_off": cut_off, **names}
         log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, suffix, extra={"fields": fields})
@@ -70,11 +71,18 @@ def _path_of(scope: Scope) -> str:
     """Return the path without keys, and with the %-escapes that keep it from beginning another line."""
     raw = scope.get("raw_path") or scope["path"].encode()
     path = _NEEDLESS_ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw[:_MOST_READ])
-    return without_keys(path.decode("ascii", errors="replace"), scope)[:_LONGEST_PATH]
+    shown = without_keys(path.decode("ascii", errors="replace"), scope)
+    plain = unquote(shown)  # a key may have characters such as + and /, which clients write as escapes
+    if (hidden := without_keys(plain, scope)) != plain:
+        shown = quote(hidden)
+    return shown[:_LONGEST_PATH]
 
 
 def without_keys(text: str, scope: Scope) -> str:
-    """Return what a client sent without what looks like an API key, and without the key that the request presents."""
+    """Return what a client sent without API keys: those of the server, that of the request, and what looks like one."""
+    known: KeyRing | None = scope.get("state", {}).get("known_keys")
+    if known is not None:
+        text = known.hide(text)
     with contextlib.suppress(APIError):
         if len(key := presented_key(Headers(scope=scope))) >= _SHORTEST_KEY:
             text = text.replace(key, "...")

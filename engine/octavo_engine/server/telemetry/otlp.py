@@ -76,8 +76,9 @@ class OtlpTracing:
     def begin(self, scope: Scope) -> OtlpSpan:
         """Begin the span of a request whose headers have arrived; its parent is the span in `traceparent`."""
         headers = Headers(scope=scope)
-        parent = trace_context(headers.get("traceparent", ""))
-        context = None if parent is None else set_span_in_context(_parent_span(parent, headers.get("tracestate", "")))
+        parent, state = (without_keys(headers.get(name, ""), scope) for name in ("traceparent", "tracestate"))
+        trace = trace_context(parent)
+        context = None if trace is None else set_span_in_context(_parent_span(trace, state))
         operation = _OPERATIONS.get(scope["path"]) or scope["path"].rpartition("/")[2]
         span = self._tracer.start_span(
             f"{operation} {self._model}",

@@ -16,7 +16,7 @@ from octavo_engine.server.endpoints.openapi import BODIES
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies import unknown_fields
 from octavo_engine.server.openai.bodies.body import parse
-from octavo_engine.server.openai.bodies.unknown_fields import check_names
+from octavo_engine.server.openai.bodies.unknown_fields import check_names, take_unknown
 from octavo_engine.server.openai.preparation import prepare_chat
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs.fields import (
@@ -30,6 +30,7 @@ from octavo_engine.server.openai.structured_outputs.fields import (
 )
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.text_limits import GRAMMAR_FIELDS, may_take_long
+from octavo_engine.server.preparation.unknown_field_log import UnknownFieldLog
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
@@ -288,28 +289,39 @@ def test_a_misspelled_field_is_refused_with_the_one_that_was_meant(name: str, me
     check_names(ChatCompletionBody, {name: 1, meant: 1})  # the field that was meant has its effect
 
 
+def forget_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unknown_fields, "_noted", set())
+    take_unknown()
+
+
 def test_an_unknown_field_is_logged_once_and_not_any_number_of_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unknown_fields, "_logged", set())
+    forget_names(monkeypatch)
     for _ in range(3):
         check_names(ChatCompletionBody, {"my_trace": 1, "x" * 1000: 1})
+    log = UnknownFieldLog(str)
+    log.write(taken := take_unknown())
+    log.write(taken)  # from another worker
     assert [record.args for record in caplog.records] == [("my_trace",)]
     for first, second in product(ascii_lowercase, repeat=2):
         check_names(ChatCompletionBody, {f"{first}{second}_mine": 1})
-    assert len(caplog.records) == 100
     hostile = {f"max_token{'_' * 20}{number}": 1 for number in range(100_000)}
     check_names(ChatCompletionBody, hostile)
-    assert len(caplog.records) <= 100
+    log.write(names := take_unknown())
+    assert len(names) == 99 and not take_unknown()
+    log.write([f"{name}_again" for name in names])
+    assert len(caplog.records) == 100
 
 
 def test_an_unknown_field_whose_name_may_be_a_key_or_a_prompt_is_not_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unknown_fields, "_logged", set())
+    forget_names(monkeypatch)
     for name in ("sk-proj-oT4zq9Wm", "oT4zq9WmK3xy", "My diagnosis is secret", "my_trace\n", "\x1b[2J", ""):
         check_names(ChatCompletionBody, {name: 1})
-    check_names(ChatCompletionBody, {"my_trace": 1})
+    check_names(ChatCompletionBody, {"my_trace": 1, "opensesame": 1})
+    UnknownFieldLog(lambda name: name.replace("opensesame", "...")).write(take_unknown())
     assert [record.args for record in caplog.records] == [("my_trace",)]
 
 

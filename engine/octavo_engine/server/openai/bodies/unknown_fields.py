@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from functools import lru_cache
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from octavo_engine.server.errors import APIError
-
-log = logging.getLogger("octavo.server")
 
 _SIMILARITY = 0.88
 """difflib's ratio from which a name counts as misspelled. `max_token` has 0.95, `maxTokens` and `topP` have 0.89; names
@@ -24,17 +21,19 @@ _MOST_COMPARED = 8
 _LONGEST = 40
 """Characters of the longest name that is compared or logged."""
 _WORDS = re.compile(r"[A-Za-z_]+")
-"""The names that are logged. Another may be an API key or a part of a prompt, sent by mistake or to have it logged."""
-_MOST_LOGGED = 100
-"""Names that one process logs; clients could send any number of them."""
+"""The names that are noted. Another may be an API key or a part of a prompt, sent by mistake or to have it logged."""
+_MOST_NOTED = 100
+"""Names that one process notes; clients could send any number of them."""
 
-_logged: set[str] = set()
+_noted: set[str] = set()
+_not_taken: list[str] = []
 
 
 def check_names(kind: type[BaseModel], fields: Any) -> None:
     """Raise APIError 400 if a field is unknown and its name similar to that of a field that the body does not have.
 
-    A field that is null is absent. `kind` is the class of the body `fields`.
+    A field that is null is absent. `kind` is the class of the body `fields`. The names of other unknown fields are
+    noted for `take_unknown`.
     """
     if not isinstance(fields, dict):
         return
@@ -47,7 +46,7 @@ def check_names(kind: type[BaseModel], fields: Any) -> None:
         if similar is not None and fields.get(similar) is None:
             message = f"{name}: unknown field; did you mean {similar}?"
             raise APIError(400, message, param=name, code="unknown_parameter")
-        _log_once(name)
+        _note(name)
 
 
 @lru_cache(maxsize=64)
@@ -63,7 +62,14 @@ def _similar(kind: type[BaseModel], name: str) -> str | None:
     return found[0] if found else None
 
 
-def _log_once(name: str) -> None:
-    if _WORDS.fullmatch(name) and name not in _logged and len(_logged) < _MOST_LOGGED:
-        _logged.add(name)
-        log.warning("a request has the unknown field %r, which is ignored; this is logged once for each name", name)
+def _note(name: str) -> None:
+    if _WORDS.fullmatch(name) and name not in _noted and len(_noted) < _MOST_NOTED:
+        _noted.add(name)
+        _not_taken.append(name)
+
+
+def take_unknown() -> list[str]:
+    """Return the names of unknown fields that this process has met for the first time since the last call."""
+    names = list(_not_taken)
+    _not_taken.clear()
+    return names
