@@ -9,6 +9,7 @@ import dataclasses
 from functools import cache
 from typing import Any
 
+from triton.language import core
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -22,6 +23,8 @@ def interpret_quickly() -> None:
     interpreter._get_np_dtype = _cached_by_name(interpreter._get_np_dtype)
     interpreter._patch_lang = _once_for_each(interpreter._patch_lang)
     InterpretedFunction.__call__ = _call
+    core.block_type.__init__ = _sharing_attributes(core.block_type.__init__)
+    core.tensor.__init__ = _sharing_shapes(core.tensor.__init__)
 
 
 def _cached_by_name(function: Any) -> Any:
@@ -34,6 +37,35 @@ def _cached_by_name(function: Any) -> Any:
         return result
 
     return cached
+
+
+def _sharing_attributes(initialize: Any) -> Any:
+    """Types of blocks with the same elements and sizes are equal; each checks and wraps its sizes otherwise."""
+    found: dict[Any, dict[str, Any]] = {}
+
+    def shared(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, *(getattr(size, "value", size) for size in shape))
+        if (attributes := found.get(key)) is None:
+            initialize(self, element_ty, shape)
+            found[key] = dict(vars(self))
+        else:
+            vars(self).update(attributes)
+
+    return shared
+
+
+def _sharing_shapes(initialize: Any) -> Any:
+    """All but its values follows from a tensor's type; its sizes are multiplied and wrapped for each otherwise."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def shared(self: Any, handle: Any, of_type: Any) -> None:
+        if (attributes := found.get(of_type.name)) is None:
+            initialize(self, handle, of_type)
+            found[of_type.name] = {name: value for name, value in vars(self).items() if name not in ("handle", "type")}
+        else:
+            vars(self).update(attributes, handle=handle, type=of_type)
+
+    return shared
 
 
 class _Patched:
