@@ -245,6 +245,8 @@ SHOWN: dict[str, dict[str, str]] = {
         """operator/test_summarize.py test_a_failed_container_says_why operator/test_rollout.py
             test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back cluster/test_llmservice_reconcile.py
             test_an_image_that_is_not_there_is_reported""",
+        "the image is built for another CPU architecture than that of the node (`exec format error`)":
+        """operator/test_summarize.py test_a_failed_container_says_why""",
         "a new pod keeps crashing: the model is not found (exit code 3) or does not fit (4), its flags are "
         "wrong (2), it crashes or is killed (137)":
         """operator/test_summarize.py test_phase_is_that_of_the_furthest_pod test_a_failed_container_says_why
@@ -276,6 +278,10 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_missing_volume_is_named test_a_claim_without_a_volume_is_waited_for_and_says_what_helps
             operator/test_stalled.py test_kstatus_judges_it_so cluster/test_unhappy_cluster.py
             test_what_is_missing_is_named_and_when_it_is_there_the_same_pod_serves""",
+        "a pod's volume can be attached to one node only, and another node has it (Multi-Attach error)":
+        """operator/test_summarize.py
+            test_a_claim_that_a_pod_on_another_node_has_is_named_unless_both_may_have_it
+            operator/test_kubectl.py test_an_event_comes_with_what_helps""",
         "Kubernetes is older than a feature that the spec uses (`model.source.image` before 1.35, "
         "`accelerator.claims` before 1.34), and its feature gate is off":
         """operator/test_summarize.py test_what_the_api_server_removes_from_pods_is_reported""",

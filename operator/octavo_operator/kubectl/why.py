@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
@@ -11,6 +11,7 @@ from octavo_operator.api.names import KIND, keda_autoscaler
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import InvalidLLMServiceError, parse_stored
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
+from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.pods.placement import placement_of
 from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
@@ -50,9 +51,10 @@ def obstacles(facts: Facts) -> list[Obstacle]:
     """
     pods = [pod["metadata"]["name"] for pod in facts.pods]
     found = _with_news([], _present(facts), pods)
-    if found:
-        found = _with_news(found, _events(facts, {other.reason for other in found}), pods)
-    return found
+    if not found:
+        return []
+    with_events = _with_news(found, _events(facts, {other.reason for other in found}), pods)
+    return [*found, *(replace(each, text=advice(each.text)) for each in with_events[len(found) :])]
 
 
 def _with_news(found: Sequence[Obstacle], more: Iterable[Obstacle], pods: Sequence[str]) -> list[Obstacle]:

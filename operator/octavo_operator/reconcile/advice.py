@@ -150,6 +150,11 @@ _ADVICE = (
         "kubelets",
     ),
     (
+        r"Multi-Attach error for volume",
+        "that volume can be attached to one node only, and another node has it until the pod there has ended: run all "
+        "pods on one node (spec.scheduling.nodeSelector), or take a volume of access mode ReadWriteMany",
+    ),
+    (
         r'persistentvolumeclaim "([^"]+)" is being deleted',
         "PersistentVolumeClaim {0} is gone once no pod uses it; then create it again, or name another one in the spec",
     ),

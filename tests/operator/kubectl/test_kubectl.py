@@ -96,6 +96,13 @@ def test_what_is_true_of_several_pods_is_said_once() -> None:
     assert second.text == "no such Secret"
 
 
+def test_an_event_comes_with_what_helps() -> None:
+    message = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) good-0'
+    events = [warning("Pod", "good-1", message)]
+    *_, last = obstacles(Facts(service(WITHOUT_GPU), [WITHOUT_GPU], events=events))
+    assert last.text.startswith(message) and "take a volume of access mode ReadWriteMany" in last.text
+
+
 def test_a_missing_gpu_is_one_obstacle_and_events_that_repeat_it_are_none() -> None:
     facts = Facts(
         service(WITHOUT_GPU),

@@ -23,6 +23,15 @@ _CREDENTIALS = (
     "; if that registry wants credentials, see whether the Secrets in spec.engine.imagePullSecrets have them, and "
     "exist (kubectl get secrets): the kubelet leaves out one that does not"
 )
+_OTHER_ARCHITECTURE = re.compile(
+    r"exec format error|no match for platform in manifest|no matching manifest for", re.IGNORECASE
+)
+"""The words of the kernel, of containerd and of CRI-O (or a registry's client)."""
+_ARCHITECTURE_HELP = (
+    "; the image is not built for the CPU architecture of the pod's node (kubectl get nodes -L kubernetes.io/arch): "
+    "choose one that is, such as by spec.engine.image, or nodes for which it is built (spec.scheduling.nodeSelector "
+    "kubernetes.io/arch)"
+)
 UNSTARTED = ("CreateContainerError", "RunContainerError")
 """Reasons of a container that its node cannot start. The kubelet counts no restart for it, so its duration decides."""
 _EXIT_CODES = {
@@ -56,17 +65,22 @@ def waiting_problem(pod: str, waiting: Mapping[str, Any], container: Mapping[str
     """Return the problem of a `container` of the pod of this name whose state is `waiting`."""
     why, message = waiting.get("reason") or "", waiting.get("message") or ""
     if why in _PULL_FAILURES:
-        help_ = _CREDENTIALS if _NOT_AUTHORIZED.search(message) else ""
+        help_ = _CREDENTIALS if _NOT_AUTHORIZED.search(message) else _architecture_help(message)
         image = _unpulled(container.get("image") or "", message)
         return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {image}: {message or why}{help_}")
     if why == "CreateContainerConfigError":
         return Problem(_reason_of_settings(message), f"pod {pod} cannot start: {message}")
     if why in UNSTARTED:
-        return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}")
+        return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}{_architecture_help(message)}")
     ended = last_exit(pod, container)
     if ended is None and why == "CrashLoopBackOff":  # its node has removed the container, and with it how it ended
         return Problem(Reason.CRASH_LOOP, f"pod {pod} keeps crashing: {message or why}")
     return ended
+
+
+def _architecture_help(message: str) -> str:
+    """Return what helps if `message` is about an image for other CPUs, as the end of a sentence; "" if it is not."""
+    return _ARCHITECTURE_HELP if _OTHER_ARCHITECTURE.search(message) else ""
 
 
 def _unpulled(image: str, message: str) -> str:
@@ -112,7 +126,7 @@ def exit_problem(pod: str, container: Mapping[str, Any], terminated: Mapping[str
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
     said = f": {words}{_fields_of_settings(words)}" if words else ""
-    help_ = f"; {_killed_help(pod, container['name'])}" if code == _KILLED else ""
+    help_ = f"; {_killed_help(pod, container['name'])}" if code == _KILLED else _architecture_help(words)
     return Problem(reason, f"pod {pod} ended with exit code {code}{said}{help_}")
 
 
@@ -152,7 +166,11 @@ def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[
     """Return the problem of a container that spec.podTemplate or an admission webhook has added."""
     name, code, words = container.get("name"), terminated.get("exitCode", -1), terminated.get("message") or ""
     killed = ", killed for exceeding its memory limit" if terminated.get("reason") == "OOMKilled" else ""
-    ending = f": {last_message(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"
+    ending = (
+        f": {last_message(words)}{_architecture_help(words)}"
+        if words
+        else f"; kubectl logs {pod} -c {name} --previous may say why"
+    )
     return Problem(Reason.CRASH_LOOP, f"container {name} of pod {pod} ended with exit code {code}{killed}{ending}")
 
 

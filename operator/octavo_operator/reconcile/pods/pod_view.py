@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
-from octavo_operator.api.names import SPARED
+from octavo_operator.api.names import SPARED, cache_claim
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.pods.container_problem import (
     ASKED_TO_END,
@@ -207,7 +207,34 @@ def is_unseen(pod: Mapping[str, Any]) -> bool:
 def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:
     """Return the views of a service's pods."""
     resource = gpu_resource(service.spec)
-    return [view(pod, resource) for pod in pods]
+    found = [view(pod, resource) for pod in pods]
+    holding = [each for each, pod in zip(found, pods, strict=True) if each.claims and not has_ended(pod)]
+    return [_beside_other_nodes(each, holding, _shared_claim(service)) for each in found]
+
+
+def _shared_claim(service: LLMService) -> str:
+    """Return the name of the cache's claim if pods on several nodes may have it at a time; empty: they may not."""
+    return "" if service.spec.cache.access_mode == "ReadWriteOnce" else cache_claim(service.name)
+
+
+def _beside_other_nodes(pod: PodView, holding: Sequence[PodView], shared: str) -> PodView:
+    """Return a pod that waits for its volumes, with the pod of the `holding` ones that has one on another node.
+
+    Only an event says whether the volume cannot be attached to both ("Multi-Attach error"). The claim `shared` can.
+    """
+    if pod.waits is None or pod.waits.reason != Reason.WAITING_FOR_VOLUMES or not pod.node:
+        return pod
+    others = ((each, pod.claims & each.claims - {shared}) for each in holding if each.node not in ("", pod.node))
+    first = min(((each.name, each.node, min(claims)) for each, claims in others if claims), default=None)
+    if first is None:
+        return pod
+    name, node, claim = first
+    sentence = (
+        f"{pod.waits.message}. PersistentVolumeClaim {claim} is in use by pod {name} on node {node}: if its volume "
+        "can be attached to one node only (a Multi-Attach error in the pod's events), it waits until that pod has "
+        "ended; run all pods on one node (spec.scheduling.nodeSelector), or take a volume of access mode ReadWriteMany"
+    )
+    return replace(pod, waits=Problem(pod.waits.reason, sentence))
 
 
 def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

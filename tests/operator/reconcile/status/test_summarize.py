@@ -191,6 +191,19 @@ TROUBLES = [
             ("container has runAsNonRoot and image will run as root", Reason.CONFIGURATION_ERROR),
         )
     ),
+    *(
+        (
+            container,
+            reason,
+            "(kubectl get nodes -L kubernetes.io/arch): choose one that is, such as by spec.engine.image",
+        )
+        for container, reason in (
+            (waiting("RunContainerError", 'exec: "/bin/engine": exec format error'), Reason.CRASH_LOOP),
+            (exited(128, 'runc create failed: exec: "/bin/engine": exec format error'), Reason.CRASH_LOOP),
+            (exited(255, "exec /bin/engine: exec format error"), Reason.CRASH_LOOP),
+            (waiting("ErrImagePull", "no match for platform in manifest: not found"), Reason.PULL_FAILED),
+        )
+    ),
     ({"state": {"terminated": {"exitCode": 3, "message": "gone"}}}, Reason.MODEL_NOT_FOUND, "gone"),
     ({**RUNNING, "lastState": {"terminated": {"exitCode": 4, "message": "too big"}}}, Reason.OUT_OF_MEMORY, "too big"),
 ]
@@ -522,6 +535,50 @@ def test_a_missing_volume_is_named(container: dict[str, Any] | None) -> None:
     assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_VOLUMES
     assert status.loading.phase == "Pending", "no image is pulled before its volumes are there"
     assert "Secret clients" in condition(summary(kept, children=after), ConditionType.DEGRADED).message
+
+
+def with_claim(name: str, node: str, found: dict[str, Any], claim: str = "weights") -> dict[str, Any]:
+    """The pod under this name, on this node, with a claim."""
+    volumes = [{"name": "weights", "persistentVolumeClaim": {"claimName": claim}}]
+    return {
+        **found,
+        "metadata": {**found["metadata"], "name": name, "uid": name},
+        "spec": {"volumes": volumes, "nodeName": node},
+    }
+
+
+@pytest.mark.parametrize(
+    ("claim", "mode", "holder", "node", "said"),
+    [
+        ("weights", None, SERVING, "n1", True),
+        ("weights", None, RUNNING, "n1", True),
+        ("weights", None, SERVING, "n2", False),
+        ("weights", None, SERVING, "", False),
+        ("good-cache", None, SERVING, "n1", False),
+        ("good-cache", "ReadWriteMany", SERVING, "n1", False),
+        ("good-cache", "ReadWriteOnce", SERVING, "n1", True),
+    ],
+)
+def test_a_claim_that_a_pod_on_another_node_has_is_named_unless_both_may_have_it(
+    claim: str, mode: str | None, holder: dict[str, Any], node: str, said: bool
+) -> None:
+    """As where its volume cannot be attached to both nodes, which only an event says (Multi-Attach error)."""
+    late = with_claim("good-2", "n2", unmounted("2025-12-31T23:59:00Z"), claim)
+    before = with_claim("good-1", node, pod(container=holder), claim)
+    cache = {"cache": {"type": "PersistentVolumeClaim", "size": "9Gi", "accessMode": mode}} if mode else {}
+    status = summary(before, late, of=service(replicas=2, **cache), children=deployment(total=2, updated=2))
+    message = condition(status, ConditionType.PROGRESSING).message
+    assert f"pod good-2 waits for its volumes: PersistentVolumeClaim {claim}; kubectl describe pod" in message
+    assert (
+        f"PersistentVolumeClaim {claim} is in use by pod good-1 on node n1: if its volume can be" in message
+    ) is said
+
+
+def test_a_pod_that_was_ended_holds_no_volume() -> None:
+    late = with_claim("good-2", "n2", unmounted("2025-12-31T23:59:00Z"))
+    failed = with_claim("good-1", "n1", pod(container=SERVING, phase="Failed"))
+    message = condition(summary(failed, late, children=deployment()), ConditionType.PROGRESSING).message
+    assert "waits for its volumes" in message and "good-1" not in message
 
 
 def test_volumes_that_are_there_are_no_matter() -> None:
