@@ -339,6 +339,11 @@ SHOWN: dict[str, dict[str, str]] = {
             test_a_conflict_ends_with_an_autoscaler_that_is_deleted_before_it_changes_the_number_again
             cluster/test_unhappy_cluster.py
             test_replicas_hold_again_once_an_autoscaler_of_others_is_deleted""",
+        "another client changes the pod template before each rollout has ended, such as its labels or annotations "
+        "(`kubectl rollout restart` in a loop)":
+        """operator/test_changed_templates.py
+            test_a_template_that_changes_before_each_rollout_has_ended_is_reported_until_one_has
+            test_a_client_that_sets_another_label_each_time_stalls_the_rollout""",
         "an admission webhook or policy changes the number of replicas":
         """operator/test_autoscaled_replicas.py
             test_replicas_that_admission_changes_are_reported_and_not_written_again""",

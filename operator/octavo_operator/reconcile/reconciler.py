@@ -115,6 +115,8 @@ class Reconciler:
         since = self._remembered.unobserved.note(key, observed, self._clock())
         template = self._remembered.unobserved.observed_template(key)
         observed = replace(observed, service=live, unknown=reading.unknown)
+        changes = self._remembered.templates.note(key, observed, self._clock())
+        observed = replace(observed, template_changes_since=changes)
         disruptions = await self._disruptions(key, live, observed)
         observed = replace(observed, unobserved_since=since, observed_template=template, disruptions=disruptions)
         waits = self._remembered.addresses.note(key, reading.service, observed, self._clock())
@@ -372,12 +374,14 @@ def _result(
     first: dict[int, Identity] = {}  # a child that names one that failed has the failure of that one, which comes first
     refused = {each: _problem(failure, first.setdefault(id(failure), each)) for each, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
+    of_pods = (each.message for each in applied.conflicts if each.of_pods)
     of_service = (each.message for each in applied.conflicts if each.child == ("Service", service.name))
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
         refused=_joined([found for found in refused.values() if found != unserved]),
         conflicts=tuple(Problem(Reason.FIELD_CONFLICT, conflict.message) for conflict in applied.conflicts),
+        conflict_of_pods=next((Problem(Reason.FIELD_CONFLICT, message) for message in of_pods), None),
         route_conflict=next(of_service, ""),
         rollout=rollout,
     )

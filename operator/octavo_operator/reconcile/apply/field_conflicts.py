@@ -50,11 +50,15 @@ Child = tuple[str, str]
 
 @dataclass(frozen=True)
 class Conflict:
-    """Fields of a child that others keep changing, in a sentence. `seconds`: until there is more to do or to say."""
+    """Fields of a child that others keep changing, in a sentence. `seconds`: until there is more to do or to say.
+
+    `of_pods`: among them are the pod template or the replicas of the Deployment, so that its pods are not those wanted.
+    """
 
     child: Child
     message: str
     seconds: float
+    of_pods: bool = False
 
 
 @dataclass
@@ -147,7 +151,12 @@ class FieldConflicts:
             if revert.contested:
                 contested.setdefault(child, {})[path] = revert
         return [
-            Conflict(child, _sentence(child, reverts), min(_next(*each, now) - now for each in reverts.items()))
+            Conflict(
+                child,
+                _sentence(child, reverts),
+                min(_next(*each, now) - now for each in reverts.items()),
+                any(path == REPLICAS or _is_of_template(path) for path in reverts),
+            )
             for child, reverts in contested.items()
         ]
 
@@ -189,7 +198,11 @@ def _next_pause(before: _Revert | None, slow: bool) -> float:
 
 def _costs_pods(path: Path, who: str) -> bool:
     """Return True if each change of a field by the manager `who`, and each revert, starts or ends pods."""
-    return path[: len(_TEMPLATE)] == _TEMPLATE or _is_scaled(path, who)
+    return _is_of_template(path) or _is_scaled(path, who)
+
+
+def _is_of_template(path: Path) -> bool:
+    return path[: len(_TEMPLATE)] == _TEMPLATE
 
 
 def _is_scaled(path: Path, who: str) -> bool:

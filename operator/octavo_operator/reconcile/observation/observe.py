@@ -56,6 +56,8 @@ class Observation:
     """The problems with objects that act for it without being part of it (`foreign_objects`)."""
     disruptions: DisruptionsStatus | None = None
     """What others have done to pods, until there are new ones in their place; None: nothing."""
+    template_changes_since: str = ""
+    """Since when others change its Deployment's pod template again and again (RFC 3339); empty: they do not."""
     unobserved_since: str = ""
     """Since when no controller acts on its Deployment (RFC 3339); empty: one does."""
     unaddressed_since: str = ""

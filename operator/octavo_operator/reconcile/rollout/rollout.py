@@ -93,9 +93,9 @@ def rollout_state(
         state = _state(rollout, deployment, pods, waiting, now)
     if state.in_place:
         state = _with_lack_of_room(state, rollout, deployment, pods, now)
-    if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods, now)):
-        state = replace(state, blocked=True, problem=failing)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
+    if not (state.blocked or rollout.paused or none_wanted) and (failing := _failing(deployment, pods, now)):
+        state = replace(state, blocked=True, problem=failing)
     refusal = refusal_of(deployment)
     if none_wanted or refusal is None:
         return state

@@ -10,7 +10,7 @@ from octavo_operator.reconcile.status.adapter_states import adapter_problem, ada
 from octavo_operator.reconcile.status.facts import Facts
 from octavo_operator.reconcile.status.loading_status import LOADED, loading_status, next_phase
 from octavo_operator.reconcile.status.memory_fit import memory_fit
-from octavo_operator.reconcile.status.stalled import reconciling, stalled
+from octavo_operator.reconcile.status.stalled import held_back, reconciling, stalled
 from octavo_operator.render.deployment import MIN_READY_SECONDS
 from octavo_operator.render.unsupported_fields import unsupported_fields
 
@@ -99,18 +99,27 @@ def _available(facts: Facts) -> ConditionState:
 
 
 def _progressing(facts: Facts) -> ConditionState:
-    if refused := facts.result.problem or facts.result.unserved:
-        return "False", refused.reason, refused.message
-    if facts.service.spec.rollout.paused:
-        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
-    if facts.rolled_out:
-        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are of the newest revision"
-    if facts.out_of_time:
-        late = facts.late
-        return "False", late.reason, late.message
+    if stands := _stands(facts):
+        return stands
     if waits := facts.newest_waits or facts.refused_pods:
         return "True", waits.reason, waits.message
+    rollout = facts.result.rollout
+    if rollout.blocked and rollout.problem.reason == Reason.NEW_POD_FAILS:
+        return "False", Reason.NEW_POD_FAILS, f"{_progress(facts)}; {rollout.problem.message}"
     return "True", Reason.DEPLOYING, _how_far(facts)
+
+
+def _stands(facts: Facts) -> ConditionState | None:
+    """Return why no rollout is under way, whatever the pods do; None: one is."""
+    if problem := facts.result.problem or facts.result.unserved:
+        return "False", problem.reason, problem.message
+    if held := held_back(facts):
+        return held
+    if facts.rolled_out and not facts.contested_pods:
+        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are of the newest revision"
+    if problem := facts.contested_pods or (facts.late if facts.out_of_time else None):
+        return "False", problem.reason, problem.message
+    return None
 
 
 def _how_far(facts: Facts) -> str:
@@ -127,7 +136,7 @@ def _degraded(facts: Facts) -> ConditionState:
     conflicts = (each for each in result.conflicts if not facts.unrouted or each.message not in facts.unrouted.message)
     kinds = (  # the worst first: it gives the reason
         *(result.problem, result.unserved, facts.unrouted, facts.pod_problem, result.refused, *unwatched),
-        *(*conflicts, facts.changed_by_admission, adapters, *facts.other_problems),
+        *(*conflicts, facts.contested_pods, adapters, *facts.other_problems),
     )
     found = list(dict.fromkeys(filter(None, kinds)))
     sentences = [each.message for each in found]

@@ -35,6 +35,8 @@ class Result:
     """The same of the other children that it refused."""
     conflicts: Sequence[Problem] = ()
     """One for each child over whose fields there is a conflict."""
+    conflict_of_pods: Problem | None = None
+    """The one of these that is over the Deployment's pod template or replicas."""
     route_conflict: str = ""
     """The sentence of a conflict over the Service's fields; empty: there is none."""
     rollout: RolloutState = field(default_factory=RolloutState)
@@ -69,6 +71,8 @@ class Facts:
     """An autoscaler that is no longer wanted and still there."""
     unreached: Problem | None = None
     unobserved: Problem | None = None
+    changed_template: Problem | None = None
+    """The problem that others change the Deployment's pod template again and again."""
     same_template: bool = False
     """Whether the Deployment's pod template is the one on which its controller has acted."""
     lost_claim: Problem | None = None
@@ -172,6 +176,11 @@ class Facts:
             f"{self.desired}: an admission webhook or policy changes the number; have the Deployment exempted, or "
             "change spec.replicas",
         )
+
+    @property
+    def contested_pods(self) -> Problem | None:
+        """Return the problem that another client wants other pods, or more or fewer of them."""
+        return self.result.conflict_of_pods or self.changed_by_admission or self.changed_template
 
     @property
     def refused_pods(self) -> Problem | None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from octavo_operator.api.status import DisruptionsStatus
 from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.observation.observe import Key, Object, Observation
+from octavo_operator.reconcile.status.changed_templates import ChangedTemplates
 from octavo_operator.reconcile.status.deleted_pods import DeletedPods
 from octavo_operator.reconcile.status.disruptions import Disruptions
 from octavo_operator.reconcile.status.load_balancer import MissingAddresses
@@ -26,6 +27,7 @@ class Remembered:
     disruptions: Disruptions = field(default_factory=Disruptions)
     deleted: DeletedPods = field(default_factory=DeletedPods)
     addresses: MissingAddresses = field(default_factory=MissingAddresses)
+    templates: ChangedTemplates = field(default_factory=ChangedTemplates)
     _begun: set[Key] = field(default_factory=set)
 
     def begin(self, key: Key, live: Object, observed: Observation, now: str) -> None:
@@ -50,6 +52,7 @@ class Remembered:
         self.disruptions.forget(key)
         self.deleted.forget(key)
         self.addresses.forget(key)
+        self.templates.forget(key)
         self._begun.discard(key)
 
 

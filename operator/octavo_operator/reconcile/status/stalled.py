@@ -28,6 +28,8 @@ def stalled(facts: Facts, now: str) -> ConditionState:
     """Return whether something keeps the desired state from being reached; `now` is RFC 3339."""
     if problem := _obstacle(facts, now):
         return "True", problem.reason, problem.message
+    if held := held_back(facts):
+        return held
     return "False", Reason.AS_EXPECTED, "nothing keeps the desired state from being reached"
 
 
@@ -38,13 +40,22 @@ def reconciling(facts: Facts, now: str) -> ConditionState:
     """
     if problem := _obstacle(facts, now):
         return "False", problem.reason, f"stalled: {problem.message}"
-    if facts.service.spec.rollout.paused:
-        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
+    if held := held_back(facts):
+        return held
     if facts.rolled_out and facts.ready >= facts.desired:
         return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are as they should be"
     newest, ready = min(facts.count("updatedReplicas"), facts.desired), facts.newest_ready
     text = f"{newest} of {facts.desired} replicas are of the newest revision, {ready} of these are ready"
     return "True", Reason.DEPLOYING, text
+
+
+def held_back(facts: Facts) -> ConditionState | None:
+    """Return the state of a condition about changes where a person wants none to be made; None: they are made."""
+    if facts.result.ends:
+        return "False", Reason.BEING_DELETED, facts.result.ends
+    if facts.service.spec.rollout.paused:
+        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
+    return None
 
 
 def patience_seconds(pods: Iterable[PodView], now: str, node_wait: float = PATIENCE_SECONDS) -> list[float]:
@@ -59,14 +70,20 @@ def patience_seconds(pods: Iterable[PodView], now: str, node_wait: float = PATIE
 def _obstacle(facts: Facts, now: str) -> Problem | None:
     """Return the problem that a person must solve before the desired state can be reached; None if there is none."""
     result = facts.result
-    if refused := result.problem or result.unserved or result.refused or facts.changed_by_admission or facts.unrouted:
-        return refused
-    if facts.service.spec.rollout.paused or (facts.rolled_out and not facts.unobserved):
+    if problem := result.problem or result.unserved or result.refused or facts.contested_pods or facts.unrouted:
+        return problem
+    if result.ends or (facts.rolled_out and not facts.unobserved):
         return None
-    if facts.out_of_time:
-        return facts.late
-    if facts.unobserved:
-        return facts.unobserved
+    if facts.service.spec.rollout.paused:  # the pods that there are should serve all the same
+        return _of_pods(facts, now) if facts.ready < facts.desired else None
+    return facts.late if facts.out_of_time else facts.unobserved or _of_rollout(facts, now)
+
+
+def _of_rollout(facts: Facts, now: str) -> Problem | None:
+    """Return the problem that keeps a rollout from ending."""
+    result = facts.result
+    if not facts.desired:  # all pods are about to end
+        return None
     # A pod that fails has a problem of its own.
     blocked = result.rollout.blocked and result.rollout.problem.reason != Reason.NEW_POD_FAILS
     if blocked:  # perhaps it continues in place, at a known time, or the new pod only starts late

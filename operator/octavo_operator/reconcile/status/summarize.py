@@ -34,6 +34,7 @@ from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_statuses
 from octavo_operator.reconcile.status.autoscaling import scaling
+from octavo_operator.reconcile.status.changed_templates import changed_template
 from octavo_operator.reconcile.status.condition_states import condition_states
 from octavo_operator.reconcile.status.deleted_pods import deleted_problem
 from octavo_operator.reconcile.status.disruptions import ended_problems
@@ -103,6 +104,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         newest=newest,
         unreached=_without_service(service, observed, result) or _unreached(service, all_pods, observed, result, now),
         unobserved=unobserved(deployment, observed.unobserved_since, now),
+        changed_template=changed_template(service.name, observed.template_changes_since),
         same_template=bool(deployment) and deployment.get("template") == observed.observed_template,
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),

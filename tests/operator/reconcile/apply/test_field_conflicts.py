@@ -48,7 +48,7 @@ async def test_drift_is_reverted_at_once_and_a_conflict_once_a_minute(clock: Clo
     assert (found["status"], found["reason"]) == ("True", "FieldConflict")
     assert "Deployment good" in found["message"]
     assert "spec.minReadySeconds by argocd" in found["message"]
-    assert server.reason("Ready") != "FieldConflict"
+    assert {server.reason("Ready"), server.reason("Stalled")}.isdisjoint({"FieldConflict"}), "no pod differs"
 
 
 async def test_what_a_webhook_writes_anew_at_each_write_is_no_conflict(clock: Clock) -> None:
@@ -209,6 +209,9 @@ async def test_a_contested_pod_template_is_reverted_less_and_less_often(clock: C
     assert "kyverno. It is set back less and less often, since each change" in server.condition("Degraded")["message"]
     assert server.writes.count("LLMService/status") == 1
     assert server.live["Deployment"]["spec"]["template"]["spec"] != ours
+    assert server.reason("Ready") != "FieldConflict"
+    for kind in ("Progressing", "Reconciling", "Stalled"):
+        assert server.reason(kind) == "FieldConflict", "its pods are not those that are wanted"
 
 
 async def test_a_manager_that_changes_the_pod_template_every_ten_minutes_is_a_conflict_too(clock: Clock) -> None:
