@@ -41,6 +41,7 @@ class Observation:
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     """By kind and name."""
     pods: tuple[Object, ...] = ()
+    """The youngest first, so that all conditions, and the next leader, name the same one of several."""
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
     """By the pod's uid, as the next two."""
     adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
@@ -80,7 +81,9 @@ def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str
         if kind.name not in _HARMLESS_COPIES or not _is_copy(kind, child, key[1])
     }
     slices = indexes.get(ENDPOINT_SLICE.plural)
-    pods = (pod for pod in indexes.get(POD.plural, {}).get(key, ()) if not other_controller(pod["metadata"]))
+    own = [pod for pod in indexes.get(POD.plural, {}).get(key, ()) if not other_controller(pod["metadata"])]
+    by_name = sorted(own, key=lambda pod: str(pod["metadata"]["name"]))
+    pods = sorted(by_name, key=lambda pod: pod["metadata"].get("creationTimestamp") or "", reverse=True)
     return Observation(
         service,
         children,

@@ -9,17 +9,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.timestamps import seconds_between
 
 _PATIENCE_SECONDS = 60.0
 """A node kills a pod at its deletionTimestamp, and removes it within moments."""
+_SHOWN = 3
 
 
 def stuck_terminating(pods: Iterable[Mapping[str, Any]], now: str) -> list[Problem]:
-    """Return a problem for each pod that should have ended a while before `now` (RFC 3339)."""
+    """Return a problem for each of the pods that should have ended a while before `now` (RFC 3339), the first in full.
+
+    A lost node may have had dozens of them.
+    """
     late = [pod for pod in pods if (left := _patience_left(pod, now)) is not None and left <= 0]
-    return [Problem(Reason.POD_STUCK_TERMINATING, _sentence(pod)) for pod in late]
+    late.sort(key=lambda pod: (pod["metadata"]["deletionTimestamp"], pod["metadata"]["name"]))
+    sentences = [_sentence(pod) for pod in late[:_SHOWN]]
+    if (more := len(late) - _SHOWN) > 0:
+        sentences.append(f"{counted(more, 'more pod', 'more pods')} should have ended by now (kubectl get pods)")
+    return [Problem(Reason.POD_STUCK_TERMINATING, sentence) for sentence in sentences]
 
 
 def end_patience(pods: Iterable[Mapping[str, Any]], now: str) -> list[float]:

@@ -10,7 +10,8 @@ import pytest
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.status import LLMServiceStatus
-from octavo_operator.reconcile.observation.observe import Observation
+from octavo_operator.reconcile.kinds import LLMSERVICE, POD
+from octavo_operator.reconcile.observation.observe import Observation, observe
 from octavo_operator.reconcile.pods.pod_view import views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import rollout_state
@@ -170,6 +171,21 @@ def test_the_conditions_agree(status: LLMServiceStatus, expected: dict[str, str]
     found = states(status)
     for kind, begins in expected.items():
         assert found[kind].startswith(begins), (kind, found[kind])
+
+
+def test_all_conditions_name_the_same_pod_in_whatever_order_the_watch_reports_several() -> None:
+    """Otherwise an operator that follows would write each status once more."""
+    old, new = of_revision("r1", pod(container=SERVING)), of_revision("r2", CRASHES, BEGAN)
+    several = [{**new, "metadata": {**new["metadata"], "name": name, "namespace": "llm"}} for name in "ba"]
+    before = {**new, "metadata": {**new["metadata"], "name": "c", "creationTimestamp": "2026-01-01T00:00:05Z"}}
+    found = []
+    for pods in ([before, *several, old], [old, *reversed(several), before]):
+        indexes = {LLMSERVICE.plural: {}, POD.plural: {("llm", "good"): pods}}
+        there = observe(("llm", "good"), indexes).pods
+        found.append(states(seen(*there, of={"replicas": 3}, wanted=3, ready=1, total=4, updated=3)))
+    assert found[0] == found[1]
+    for kind in ("Degraded", "Progressing", "RolloutBlocked", "Reconciling", "Stalled"):
+        assert "pod a " in found[0][kind]
 
 
 PODS = {

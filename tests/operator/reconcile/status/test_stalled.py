@@ -429,3 +429,18 @@ def test_a_pod_that_should_have_ended_long_ago_is_named(old: dict[str, Any], wor
     assert found.reason == (Reason.POD_STUCK_TERMINATING if words else Reason.AS_EXPECTED)
     assert words in found.message
     assert end_patience([old], LATER) == ([] if words else [1.0])
+
+
+def test_of_many_pods_that_should_have_ended_three_are_named_the_same_ones_each_time() -> None:
+    """As where a lost node had all of them: the message stays short, and leaves room for other problems."""
+    many = [ending("2026-01-01T00:00:00Z", name=f"old-{number}") for number in range(40)]
+    messages = [condition(seen(*pods), ConditionType.DEGRADED).message for pods in (many, reversed(many))]
+    assert messages[0] == messages[1]
+    assert [name for name in (f"old-{number}" for number in range(40)) if f"pod {name} should" in messages[0]] == [
+        "old-0",
+        "old-1",
+        "old-10",
+    ]
+    assert messages[0].endswith("; 37 more pods should have ended by now (kubectl get pods)")
+    three = condition(seen(*many[:3]), ConditionType.DEGRADED).message
+    assert "more pod" not in three and "pod old-2 should" in three
