@@ -295,14 +295,17 @@ def test_without_the_internet_a_mirror_of_the_hub_is_enough(operator: Client, na
     assert "Paris" in answer(namespace)
 
 
-def save_adapter(folder: Path, rank: int, seed: int) -> Path:
-    """Return a random LoRA adapter of SmolLM2, as PEFT saves it, which every user of the node may read."""
+def save_adapter(folder: Path, rank: int, seed: int, hidden: int = 576) -> Path:
+    """Return a random LoRA adapter of SmolLM2, as PEFT saves it, which every user of the node may read.
+
+    With another `hidden` size than SmolLM2's it is one of another model.
+    """
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         f"base_model.model.model.layers.{layer}.self_attn.o_proj.lora_{side}.weight": 0.1
         * torch.randn(shape, generator=generator)
         for layer in range(30)
-        for side, shape in (("A", (rank, 576)), ("B", (576, rank)))
+        for side, shape in (("A", (rank, hidden)), ("B", (hidden, rank)))
     }
     write_adapter(folder, tensors, {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank})
     for path in (folder, *folder.iterdir()):
@@ -340,10 +343,11 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
 ) -> None:
     save_adapter(s3 / "sql", 4, seed=1).parent.chmod(0o777)
     save_adapter(folder / "claim" / "fr", 8, seed=2).parent.chmod(0o755)
+    save_adapter(folder / "claim" / "foreign", 8, seed=4, hidden=512)
     endpoint = start_mirror(namespace, save_adapter(folder / "wide", 64, seed=3))
     claim = claim_of("tunes", f"{namespace.namespace}-tunes")
     in_bucket = {"s3": {**S3, "prefix": "sql"}}
-    on_claim = {"persistentVolumeClaim": {"claimName": "tunes", "path": "fr"}}
+    on_claim, foreign = ({"persistentVolumeClaim": {"claimName": "tunes", "path": path}} for path in ("fr", "foreign"))
     lost = {"persistentVolumeClaim": {"claimName": "lost"}}
     in_hub = {"huggingFace": {"repository": REPOSITORY, "endpoint": endpoint}}
 
@@ -353,19 +357,22 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
         return service(adapters=adapters, replicas=2, engine=engine, model={"source": {"s3": GONE, "demo": "smollm2"}})
 
     with volumes(namespace, tunes=folder / "claim"):
-        namespace.apply(claim, listed(sql=in_bucket, fr=on_claim, wide=in_hub, lost=lost))
+        namespace.apply(claim, listed(sql=in_bucket, fr=on_claim, foreign=foreign, wide=in_hub, lost=lost))
         wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
         namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready")
         pods = {pod["metadata"]["name"] for pod in ready_pods(namespace)}
-        found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed", lost="Failed")
+        broken = {"foreign": "Failed", "wide": "Failed", "lost": "Failed"}
+        found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", **broken)
         loaded = {row["name"]: row["loadedReplicas"] for row in found["status"]["adapters"]}
-        assert loaded == {"sql": 2, "fr": 2, "wide": 0, "lost": 0}
+        assert loaded == {"sql": 2, "fr": 2, "foreign": 0, "wide": 0, "lost": 0}
         for kind, status in (("AdaptersReady", "False"), ("Degraded", "True"), ("Ready", "True")):
             assert condition(found, kind)["status"] == status
         assert condition(found, "AdaptersReady")["reason"] == condition(found, "Degraded")["reason"] == "AdapterFailed"
         described = namespace.kubectl("describe", "llms", "good")
-        assert "rank 64" in condition(found, "AdaptersReady")["message"] and "--max-lora-rank" in described
-        assert "there is no PersistentVolumeClaim lost" in condition(found, "AdaptersReady")["message"]
+        reasons = condition(found, "AdaptersReady")["message"]
+        assert "rank 64" in reasons and "--max-lora-rank" in described
+        assert "there is no PersistentVolumeClaim lost" in reasons
+        assert "is [8, 512], expected [8, 576]" in reasons
         first = {name: completions(namespace, pods, name) for name in ("good", "sql", "fr", "wide")}
         assert first["wide"] == {"model_not_found"}
         assert all(len(answers) == 1 for answers in first.values()), first
@@ -382,7 +389,7 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
             LOADED, "the engine starts again",
         )  # fmt: skip
         namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready again")
-        wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed", lost="Failed")
+        wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", **broken)
         namespace.wait_until(
             lambda: {name: completions(namespace, pods, name) for name in first} == first, 60, "answers are as before"
         )

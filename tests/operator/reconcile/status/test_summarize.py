@@ -923,6 +923,20 @@ def test_an_adapter_that_failed_degrades_itself_and_not_the_model() -> None:
     assert [row.state for row in status.adapters[1].replicas] == ["Failed"]
 
 
+def test_a_warning_about_a_loaded_adapter_is_in_its_row_and_is_no_failure() -> None:
+    """Such as that it was trained on another base model."""
+    of = service(adapters=[SQL])
+    seen = adapters_of(of, sql="Loaded")
+    (report,) = seen.adapter_reports["u1"].adapters
+    warned = AdapterReport(adapters=(report.model_copy(update={"message": "it was trained on another model"}),))
+    status = summarize(of, replace(seen, adapter_reports={"u1": warned}), IMAGE, Result(), NOW)
+    assert status.adapters is not None
+    (row,) = status.adapters[0].replicas
+    assert (row.state, row.message) == ("Loaded", "it was trained on another model")
+    assert condition(status, ConditionType.ADAPTERS_READY).reason == Reason.ADAPTERS_LOADED
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+
+
 @pytest.mark.parametrize(
     ("states", "status", "reason"),
     [
