@@ -42,6 +42,7 @@ from octavo_engine.model.layers.residual_streams.alternating_updates import Toke
 from octavo_engine.model.layers.residual_streams.hyper_connections import ConnectedVectors
 from octavo_engine.model.layers.residual_streams.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.residual_streams.stacked import LevelVectors
+from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec
 from octavo_engine.model.tensor_parallel.collectives import ALONE, Collectives
 from octavo_engine.model.tensor_parallel.shard import check_size
@@ -203,6 +204,10 @@ class Decoder(nn.Module):
         parts = (merging, self.head, self.classifier, self.vector_projection)
         after = [module for module in parts if module is not None]
         return [module for part in after for module in part.modules() if isinstance(module, Linear)]
+
+    def shared_blocks(self) -> list[SharedBlock]:
+        """Return the blocks before layers' mixers, of which several may have the same weights."""
+        return [module for module in self.modules() if isinstance(module, SharedBlock)]
 
     def mixtures(self) -> list[MoE]:
         """Return the mixtures of experts."""

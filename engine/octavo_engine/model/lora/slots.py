@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ _MOST_GROUPS = 4096
 """The most groups into which Triton's kernels sort a step's tokens, by adapter or by adapter and expert."""
 
 _OF_SAMPLED_ROWS = "it is computed after the last layer, for the sampled tokens alone; adapters of it are not supported"
+_OF_SEVERAL_LAYERS = "several layers have its weights, and PEFT changes them in one of these layers alone"
 _REORDERED = "the GGUF file has rows of query and key in another order than the adapter; take the safetensors files"
 _SCALED = (
     "the GGUF file has multipliers in its weights, which adapters were trained without; serve the checkpoint instead"
@@ -186,6 +187,7 @@ def lora_targets(
         for name, target in every.items()
         if isinstance(target, LinearTarget) and target.linear in sampled
     }
+    left_out |= dict.fromkeys(_of_several_layers(decoder, every), _OF_SEVERAL_LAYERS)
     left_out |= {name: reason for name, target in every.items() if (reason := _unsuitable(target, device, num_slots))}
     if file is not None and file.scales_weights:
         left_out |= dict.fromkeys(every, _SCALED)
@@ -195,6 +197,18 @@ def lora_targets(
         name: "it is not among --lora-target-modules" for name in every if wanted and not _is_wanted(name, wanted)
     }
     return TargetChoice({name: target for name, target in every.items() if name not in left_out}, left_out)
+
+
+def _of_several_layers(decoder: Decoder, names: Iterable[str]) -> Iterator[str]:
+    """Yield the names that layers of shared blocks have in each of the decoder layers that share them."""
+    own = partial(decoder.spec.names.of_layer, "shared_block")
+    for block in decoder.shared_blocks():
+        if (source := block.spec.weights_of_layer) is None:
+            continue
+        first = own(source) + "."
+        for name in names:
+            if name.startswith(first):
+                yield from (name, f"{own(block.layer)}.{name.removeprefix(first)}")
 
 
 def _is_wanted(name: str, ends: Sequence[str]) -> bool:

@@ -49,3 +49,18 @@ def test_a_layer_without_adapters_is_not_said_to_be_missing(case: str, module: s
         names.find(f"base_model.model.{module}")
     with pytest.raises(ModelLoadError, match=r"the model has no such linear layer.*, but .*experts.*: is the adapter"):
         names.find("base_model.model.model.layers.0.mlp.other_proj")
+
+
+@pytest.mark.parametrize("case", ["zamba", "zamba2"])
+def test_a_block_that_several_layers_have_takes_no_adapters(case: str, tmp_path: Path) -> None:
+    """One of a single layer would change the others, too. Layers' own parts, such as the Mamba mixer, take adapters."""
+    decoder = blueprint(make_pair(case, tmp_path).directory)
+    choice = lora_targets(decoder, CPU)
+    names = module_names(decoder, choice)
+    block = [name for name in choice.left_out if ".shared_transf" in name]
+    assert {name.rpartition(".")[2] for name in block} >= {"q_proj", "o_proj", "down_proj"}
+    assert len({name.split(".")[2] for name in block}) == 2, "the layer that has the weights, and one that shares them"
+    for name in block:
+        with pytest.raises(ModelLoadError, match=rf"{name}: several layers have its weights"):
+            names.find(f"base_model.model.{name}")
+    assert any(name.endswith("mamba.in_proj") for name in choice.targets)
