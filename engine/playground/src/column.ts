@@ -20,6 +20,7 @@ export class Column {
   private readonly picker = document.createElement("select");
   private readonly log = element("div", "", "log");
   private readonly timing = element("p", "", "timing");
+  private readonly note = element("p", "", "note");
   private wanted: string;
 
   /** `listAgain` is called where the list of models is about to be looked at. */
@@ -33,7 +34,8 @@ export class Column {
     this.log.setAttribute("role", "log");
     this.log.setAttribute("aria-label", `Messages ${name}`);
     this.log.tabIndex = 0; // so that the keyboard can scroll it
-    this.element.append(label, this.log, this.timing);
+    this.note.hidden = true;
+    this.element.append(label, this.log, this.note, this.timing);
     this.redraw();
   }
 
@@ -45,9 +47,14 @@ export class Column {
     return { model: this.picker.value || this.wanted, messages: this.messages };
   }
 
+  /** What the user has said, answered or not. */
+  get questions(): string[] {
+    return this.messages.filter(({ role }) => role === "user").map(({ content }) => content);
+  }
+
   /** The last question, answered or not; empty where there is none. */
   get lastQuestion(): string {
-    return this.messages.filter(({ role }) => role === "user").at(-1)?.content ?? "";
+    return this.questions.at(-1) ?? "";
   }
 
   /** Whether the last question has no answer, and none is under way. */
@@ -71,6 +78,26 @@ export class Column {
     const kept = models.find(({ id }) => id === (chosen || this.wanted));
     if (kept) this.picker.value = kept.id;
     return kept ? "" : chosen;
+  }
+
+  /** Whether the same was asked here as there. */
+  asksAs(other: Column): boolean {
+    return JSON.stringify(this.questions) === JSON.stringify(other.questions);
+  }
+
+  /** Goes on with the other conversation, unless the same was asked here: else the next answers could not be compared. */
+  follow(other: Column): void {
+    if (this.asksAs(other)) return;
+    this.messages = structuredClone(other.messages);
+    this.timing.textContent = "";
+    this.redraw();
+    this.scrollToEnd();
+  }
+
+  /** Shows a sentence below the conversation, or none. */
+  remark(text: string): void {
+    this.note.textContent = text;
+    this.note.hidden = text === "";
   }
 
   say(content: string): void {

@@ -10,6 +10,7 @@ import { asCurl, asPython, asTypeScript } from "./snippets";
 
 const RETRY_MS = 2000;
 const LOAD_MS = 5000; // for each open page the engine renders its metrics as often as this
+const WILL_FOLLOW = "With your next message or Regenerate, this column continues A's conversation.";
 const prompt = get<HTMLTextAreaElement>("prompt");
 const compare = get<HTMLInputElement>("compare");
 const buttons = {
@@ -22,12 +23,18 @@ let listing = 0; // the newest call of listModels
 const both = [new Column("A", session.columns[0], listAgain), new Column("B", session.columns[1], listAgain)] as const;
 
 const shown = (): Column[] => (compare.checked ? [...both] : [both[0]]);
+/** All columns that are shown, ready to be asked the same. */
+const asked = (): Column[] => {
+  if (compare.checked) both[1].follow(both[0]);
+  return shown();
+};
 const busy = (): boolean => shown().some((column) => column.busy);
 const unanswered = (): boolean => shown().some((column) => column.unanswered);
 
 function update(): void {
   keep({ compare: compare.checked, columns: [both[0].kept, both[1].kept], settings: written() });
   both[1].element.hidden = !compare.checked;
+  both[1].remark(both[1].asksAs(both[0]) ? "" : WILL_FOLLOW);
   compare.disabled = busy();
   buttons.send.disabled = busy();
   buttons.stop.disabled = !busy();
@@ -136,7 +143,7 @@ function listen(): void {
   get<HTMLFormElement>("prompt-form").addEventListener("submit", (event) => {
     event.preventDefault();
     if (busy() || !prompt.value.trim() || chosen(compare.checked) === null) return;
-    for (const column of shown()) column.say(prompt.value);
+    for (const column of asked()) column.say(prompt.value);
     prompt.value = "";
     void answer();
   });
@@ -158,7 +165,7 @@ function listen(): void {
   });
   buttons.stop.addEventListener("click", () => both.forEach((column) => column.stop()));
   buttons.again.addEventListener("click", () => {
-    for (const column of shown()) column.takeBack();
+    for (const column of asked()) column.takeBack();
     void answer();
   });
   compare.addEventListener("change", update);

@@ -195,6 +195,32 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     expect(difference).to_be_hidden()  # the columns answer different questions
 
 
+def test_a_second_column_continues_the_conversation_of_the_first(server: Served, context: BrowserContext) -> None:
+    """It would answer another question else: one without the conversation before it, or none at all."""
+    page = opened(context, server.url)
+    server.play("one")
+    ask(page, "First?")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.get_by_label("Compare two").check()
+    second = page.get_by_label("Conversation B")
+    expect(second).to_contain_text("continues A's conversation")
+    assert accessibility_problems(page) == []
+    page.get_by_role("button", name="Regenerate").click()
+    expect(second.get_by_role("article")).to_have_text(["First?", "one"])
+    expect(second).not_to_contain_text("continues")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.get_by_label("Compare two").uncheck()
+    ask(page, "Second?")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.get_by_label("Compare two").check()
+    ask(page, "Third?")
+    expect(second.get_by_role("article")).to_have_text(["First?", "one", "Second?", "one", "Third?", "one"])
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    prompts = [request.prompt_token_ids for request in server.engine.requests]
+    assert prompts[1] == prompts[2] == prompts[0]
+    assert prompts[4] == prompts[5] != prompts[3]
+
+
 def test_long_answers_that_differ_only_at_their_ends_are_not_called_the_same(
     start: Callable[..., Served], context: BrowserContext
 ) -> None:
