@@ -1,8 +1,11 @@
-"""Names and limits of LoRA adapters, and the values of `--lora-modules`."""
+"""Names, sources and limits of LoRA adapters, and the values of `--lora-modules` and `--lora-sources`."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
 
 from octavo_engine.errors import ConfigurationError
 
@@ -11,6 +14,8 @@ MAX_ADAPTERS = 1024
 ADAPTERS_READ_AT_ONCE = 2
 """Adapters that are fetched and read at once for clients that load them."""
 _LONGEST_ADAPTER_NAME = 256
+_SOURCE = re.compile(r"/.*|s3://[^/]+(/.*)?|[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+"""The values of --lora-sources: an absolute folder, a prefix in S3, an owner or an id at Hugging Face."""
 
 
 def parse_adapter(text: str) -> tuple[str, str]:
@@ -44,3 +49,34 @@ def check_adapter_name(name: str) -> str:
             f"has to be of at most {_LONGEST_ADAPTER_NAME} printable characters, without spaces and commas"
         )
     return name
+
+
+def check_sources(sources: Sequence[str]) -> None:
+    """Raise ConfigurationError if a value of --lora-sources is none."""
+    for source in sources:
+        if not _SOURCE.fullmatch(source):
+            raise ConfigurationError(
+                f"--lora-sources: {source[:100]!r} is no absolute folder, no s3://bucket/prefix, and no owner or id at "
+                "Hugging Face, such as /adapters, s3://models/adapters, my-company or my-company/sql"
+            )
+
+
+def is_allowed_source(path: str, sources: Sequence[str]) -> bool:
+    """Return True if an adapter's `path` is one of `sources` or lies below one. A folder is where its links lead.
+
+    It reads the file system, which may take long.
+    """
+    if path.startswith("s3://"):
+        return ".." not in path.split("/") and any(_is_below(path, each) for each in sources)
+    try:
+        folder = Path(path).expanduser()
+        if folder.exists() or folder.is_absolute():
+            real = folder.resolve()
+            return any(real.is_relative_to(Path(each).resolve()) for each in sources if each.startswith("/"))
+    except (OSError, RuntimeError, ValueError):  # it is too long, has a NUL, is a circle of links, or cannot be read
+        return False
+    return any(_is_below(path, each) for each in sources)
+
+
+def _is_below(path: str, source: str) -> bool:
+    return path == source or path.startswith(f"{source.rstrip('/')}/")

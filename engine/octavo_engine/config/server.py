@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo_engine.config.adapters import check_sources
 from octavo_engine.config.setting import check_ranges, setting
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.output_parsing.formats import FORMATS
@@ -67,6 +68,14 @@ class ServerConfig:
         "path",
         "JSON file that lists adapters, written by `octavo-engine adapters`; it is read again when it changes",
         metavar="FILE",
+    )
+    lora_sources: list[str] = setting(
+        [],
+        "str",
+        "where clients may load adapters from (/v1/load_lora_adapter): folders, owners or ids at Hugging Face, "
+        "s3://bucket/prefix; from anywhere unless given",
+        metavar="SOURCE",
+        repeated=True,
     )
     tool_call_parser: str = setting(
         "auto",
@@ -145,6 +154,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_sources(self.lora_sources)
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigurationError(

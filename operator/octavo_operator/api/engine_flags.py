@@ -27,9 +27,11 @@ FIELDS = {
 
 RESERVED = frozenset({
     "host", "port", "config", "help", "metrics-port", "batch-storage", "batch-storage-size",
+    "lora-sources",
 })  # fmt: skip
-"""Not for extraArgs: what the operator sets itself, a file that would hide flags, a port that nothing would scrape, and
-a folder that belongs to one server while a service has several behind one name."""
+"""Not for extraArgs: what the operator sets itself, a file that would hide flags, a port that nothing would scrape,
+a folder that belongs to one server while a service has several behind one name, and a limit of what clients may load,
+who load no adapters into a service."""
 
 EXTRA = (
     "allow-credentials", "no-allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins",

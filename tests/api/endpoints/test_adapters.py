@@ -14,6 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from octavo_engine.config.server import ServerConfig
+from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.endpoints import adapters
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
@@ -175,6 +177,35 @@ def test_no_adapter_is_named_after_a_key(tokenizer: Tokenizer, tmp_path: Path) -
             assert error_of(answer)["message"].endswith("contains an API key of this server")
             assert "Qm9vCgx7" not in answer.text
         assert served.http.post(LOAD, json={"lora_name": "x", "lora_path": "fine"}).status_code == 200
+
+
+def test_clients_load_only_from_allowed_sources(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name / "sql").mkdir(parents=True)
+    (tmp_path / "mine" / "link").symlink_to(tmp_path / "other" / "sql")
+    (tmp_path / "mine" / "circle").symlink_to("circle")
+    mine = tmp_path / "mine"
+    with serve(tokenizer, lora_sources=[str(mine), "our-org", "their-org/sql", "s3://models/ours"]) as served:
+        served.engine.state.ready = replace(READY, max_loras=2)
+
+        def status(path: str) -> int:
+            body = {"lora_name": "x", "lora_path": path, "load_inplace": True}
+            answer = served.http.post(LOAD, json=body)
+            assert answer.status_code == 200 or "--lora-sources" in error_of(answer)["message"]
+            return answer.status_code
+
+        allowed = [f"{mine}/sql", str(mine), "our-org/sql", "their-org/sql", "s3://models/ours", "s3://models/ours/sql"]
+        refused = [f"{mine}/link", f"{mine}/../other/sql", f"{mine}/circle", str(tmp_path), "our-organization/sql", "."]
+        refused += ["their-org/sql-2", "s3://models/ours-2", "s3://models", "s3://models/ours/../x", "tests", "a\0b"]
+        refused += ["x" * 4000, "~nobody-of-this-name/x", "s3://169.254.169.254/x", "/proc/self/cwd"]
+        assert [status(path) for path in allowed] == [200] * len(allowed)
+        assert [status(path) for path in refused] == [403] * len(refused)
+
+
+@pytest.mark.parametrize("source", ["", "adapters/a/b", "http://host/x", "s3://", "../x", "a b"])
+def test_a_source_that_is_none_ends_the_start(source: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--lora-sources: .* is no absolute folder"):
+        ServerConfig(lora_sources=[source])
 
 
 def test_metrics_name_the_adapters_that_run_and_wait(served: Served) -> None:

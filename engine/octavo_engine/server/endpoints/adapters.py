@@ -7,7 +7,7 @@ these: a source that answers slowly, or never, holds up other loads of the same 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Annotated
 from weakref import WeakValueDictionary
 
@@ -16,7 +16,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
+from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS, is_allowed_source
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.admission.auth import key_of
@@ -62,6 +62,7 @@ def routes(serving: Serving) -> APIRouter:
     async def load(request: Request) -> Response:
         body = parse(LoadBody, _body(serving, request))
         _check_for_keys(serving, body)
+        await _check_source(serving.config.lora_sources, body.lora_path)
         async with locks.setdefault(body.lora_name, asyncio.Lock()):
             _check_room(serving.engine.state.adapters.keys() | loading, body.lora_name)
             loading.add(body.lora_name)
@@ -90,6 +91,13 @@ def _check_for_keys(serving: Serving, body: LoadBody) -> None:
     for field, text in (("lora_name", body.lora_name), ("lora_path", body.lora_path)):
         if serving.hide_keys(text) != text:
             raise APIError(400, f"{field}: contains an API key of this server", param=field)
+
+
+async def _check_source(sources: Sequence[str], path: str) -> None:
+    """Raise APIError 403 if --lora-sources is given and does not name the place of an adapter."""
+    if sources and not await asyncio.to_thread(is_allowed_source, path, sources):
+        message = f"lora_path: adapters are loaded only from {', '.join(sources)} (--lora-sources)"
+        raise APIError(403, message, param="lora_path", code="permission_denied")
 
 
 def _body(serving: Serving, request: Request) -> bytes:
