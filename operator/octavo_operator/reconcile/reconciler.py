@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 _SERVING = ("Deployment", "Service")
 """Kinds of the children, called like the LLMService, without which nothing serves."""
-_FORBIDDEN, _NOT_FOUND = 403, 404
+_FORBIDDEN = 403
 _OF_THE_API_SERVER = (0, 401, 429, 503)
 """Errors that say something about the API server as a whole, and not about the object of the request."""
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
@@ -251,7 +251,7 @@ class Reconciler:
     def _reported(self, key: Key, applied: Applied, began: datetime, ended: datetime) -> Mapping[Identity, ApiError]:
         """Return the failures of a reconcile that are reported: refusals at once, others once they have lasted.
 
-        Also a child whose CRD has just been removed: the watches are opened again, without that kind, within seconds.
+        So is a child whose CRD is being removed: the watches are opened again, without that kind, within seconds.
         """
         if not applied.failures:
             self._failing.pop(key, None)
@@ -259,9 +259,7 @@ class Reconciler:
         since = self._failing.setdefault(key, began)
         if ended - since >= _LASTING:
             return applied.failures
-        gone = {
-            each for each, why in applied.refusals.items() if why.status == _NOT_FOUND and each[0] in self._config.kinds
-        }
+        gone = {each for each, why in applied.refusals.items() if why.kind_ends and each[0] in self._config.kinds}
         return {each: why for each, why in applied.refusals.items() if each not in gone}
 
     async def _rollout_state(self, service: LLMService, observed: Observation) -> RolloutState:

@@ -103,13 +103,19 @@ async def test_a_load_balancer_that_gets_no_address_is_reported_once_it_lasts() 
             assert "set spec.service.type to NodePort or ClusterIP" in server.condition("Degraded")["message"]
 
 
-async def test_a_foreign_crd_that_has_just_been_removed_degrades_nothing() -> None:
+GONE_KINDS = [
+    ApiError(404, "NotFound", "this cluster has no ServiceMonitor: install its CRD"),
+    ApiError(403, "Forbidden", "create not allowed while custom resource definition is terminating"),
+]
+
+
+@pytest.mark.parametrize("gone", GONE_KINDS, ids=lambda error: error.reason)
+async def test_a_foreign_crd_that_has_just_been_removed_degrades_nothing(gone: ApiError) -> None:
     """The watches are opened again without it: only then it matters whether the spec asks for its kind."""
-    gone = ApiError(404, "NotFound", "this cluster has no ServiceMonitor: install its CRD")
     for kinds, reason in ((frozenset({"ServiceMonitor"}), "AsExpected"), (frozenset[str](), "ApplyFailed")):
         server = Server(monitoring={"enabled": "Always"})
         server.failures["ServiceMonitor"] = gone
-        with pytest.raises(ApiError, match="has no ServiceMonitor"):
+        with pytest.raises(ApiError, match=gone.message):
             await Reconciler(server, Sources(server.indexes), RenderConfig("engine:1", kinds)).reconcile(KEY)
         assert server.reason("Degraded") == reason
 

@@ -7,6 +7,7 @@ from octavo_operator.reconcile.queue import ExpectedError
 _WRONG_TYPE = "failed to create typed patch object"
 _WRONG_TYPE_THERE = ("failed to create typed live object", "failed to create manager for existing fields")
 _NAMESPACE_ENDS = "NamespaceTerminating"
+_CRD_ENDS = "not allowed while custom resource definition is terminating"
 REFUSED_SECONDS = 60.0
 """The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
 changed, or a webhook that answers again.
@@ -54,6 +55,11 @@ class ApiError(ExpectedError):
         The message alone does not tell: that of an admission webhook may have the same words.
         """
         return self.status == 403 and _NAMESPACE_ENDS in self.causes
+
+    @property
+    def kind_ends(self) -> bool:
+        """True if there is no such object or kind, or if the CRD of the kind is being deleted."""
+        return self.status == 404 or (self.status == 403 and _CRD_ENDS in self.message)
 
     @property
     def is_of_what_is_stored(self) -> bool:
