@@ -150,7 +150,7 @@ class DisruptionsStatus(StatusModel):
     )
     pods_deleted_since: str | None = Field(
         default=None,
-        description="Since when pods have been deleted again and again.",
+        description="Since when pods have been deleted, or have lost their labels, again and again.",
         json_schema_extra={"format": "date-time"},
     )
 

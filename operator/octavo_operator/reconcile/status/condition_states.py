@@ -106,6 +106,8 @@ def _progressing(facts: Facts) -> ConditionState:
     rollout = facts.result.rollout
     if rollout.blocked and rollout.problem.reason == Reason.NEW_POD_FAILS:
         return "False", Reason.NEW_POD_FAILS, f"{_progress(facts)}; {rollout.problem.message}"
+    if gone := facts.vanishing:
+        return "False", gone.reason, f"{_progress(facts)}; {gone.message}"
     return "True", Reason.DEPLOYING, _how_far(facts)
 
 
@@ -136,7 +138,7 @@ def _degraded(facts: Facts) -> ConditionState:
     conflicts = (each for each in result.conflicts if not facts.unrouted or each.message not in facts.unrouted.message)
     kinds = (  # the worst first: it gives the reason
         *(result.problem, result.unserved, facts.unrouted, facts.pod_problem, result.refused, *unwatched),
-        *(*conflicts, facts.contested_pods, adapters, *facts.other_problems),
+        *(*conflicts, facts.contested_pods, adapters, facts.vanishing, *facts.other_problems),
     )
     found = list(dict.fromkeys(filter(None, kinds)))
     sentences = [each.message for each in found]

@@ -78,6 +78,8 @@ class Facts:
     lost_claim: Problem | None = None
     failing: Problem | None = None
     """The problem that pods of the newest revision end for good, again and again."""
+    vanishing: Problem | None = None
+    """The problem that pods go again and again, and do not say why."""
     other_problems: Sequence[Problem] = ()
     """Problems with objects that do not keep a pod from serving, such as others' EndpointSlices."""
     unwatched: Mapping[Kind, str] = field(default_factory=dict)

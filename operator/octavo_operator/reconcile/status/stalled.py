@@ -100,6 +100,7 @@ def _of_pods(facts: Facts, now: str) -> Problem | None:
     if not facts.result.rollout.in_place:  # else old pods are about to make room
         found += [facts.refused_pods] if facts.refused_pods else []
         found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _has_waited_long(pod, now, facts)]
+    found += [facts.vanishing] if facts.vanishing else []
     return next(iter(found), None)
 
 

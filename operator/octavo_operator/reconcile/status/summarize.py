@@ -15,7 +15,6 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import (
     Condition,
-    DisruptionsStatus,
     LLMServiceStatus,
     MemoryStatus,
     ModelStatus,
@@ -106,6 +105,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         unobserved=unobserved(deployment, observed.unobserved_since, now),
         changed_template=changed_template(service.name, observed.template_changes_since),
         same_template=bool(deployment) and deployment.get("template") == observed.observed_template,
+        vanishing=_vanishing(observed),
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),
         other_problems=_beside(service, deployment, observed, result, now),
@@ -127,16 +127,20 @@ def _beside(
     removed, claims = _removed_fields(service, deployment, result), _stuck_claims(observed)
     ending = stuck_terminating(observed.pods, now)
     without_address = address_problems(service.name, observed.unaddressed_since, now)
-    disrupted = _disruption_problems(observed.disruptions)
-    return *disrupted, *removed, *claims, *ending, *without_address, *observed.foreign_problems
+    ended = ended_problems(observed.disruptions.ended_pods or ()) if observed.disruptions else ()
+    return *ended, *removed, *claims, *ending, *without_address, *observed.foreign_problems
 
 
-def _disruption_problems(disruptions: DisruptionsStatus | None) -> list[Problem]:
-    """Return the problems that others have ended pods before there were all replicas."""
-    if disruptions is None:
-        return []
-    since = disruptions.pods_deleted_since
-    return [*ended_problems(disruptions.ended_pods or ()), *([deleted_problem(since)] if since else [])]
+def _vanishing(observed: Observation) -> Problem | None:
+    """Return the problem that pods go again and again, and do not say why; None: they do not.
+
+    They are deleted, or their labels are changed, so that their ReplicaSet makes others.
+    """
+    since = observed.disruptions.pods_deleted_since if observed.disruptions else None
+    if not since:
+        return None
+    released = (each for each in observed.foreign_problems if each.reason == Reason.RELEASED_POD)
+    return next(released, deleted_problem(since))
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:

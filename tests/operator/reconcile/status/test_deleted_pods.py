@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.observation.trimmed import trimmed
+from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status.deleted_pods import DeletedPods
+from octavo_operator.render import RenderConfig
 from tests.operator.api_server import CHILD, KEY, Server, reconciler, settled
 from tests.operator.reconcile.status.test_summarize import RUNNING, pod
 
@@ -119,6 +123,8 @@ async def with_deleted_pods(**spec: Any) -> tuple[Server, Reconciler]:
 async def test_the_status_names_what_helps() -> None:
     server, _ = await with_deleted_pods()
     sentence = server.condition("Degraded")["message"]
+    for kind in ("Progressing", "Reconciling", "Stalled"):
+        assert server.reason(kind) == "PodsDeleted", "a person has to stop it"
     assert sentence.startswith("pods are deleted again and again since 20") and "stop what deletes them" in sentence
 
 
@@ -153,3 +159,13 @@ async def test_a_count_that_begins_anew_takes_the_sentence_back(follows: bool) -
     operator = reconciler(server) if follows else operator
     assert await see(operator, server, loading(3)) == "AsExpected"
     assert await see(operator, server, loading(3), loading(4)) == "AsExpected"
+
+
+async def test_pods_whose_labels_another_client_changes_are_not_deleted() -> None:
+    """They leave their ReplicaSet, which makes others: `released_pods` says so."""
+    server, _ = await with_deleted_pods()
+    released = Problem(Reason.RELEASED_POD, "pod good-0 runs outside of Deployment good")
+    sources = Sources(server.indexes, foreign_problems={KEY: (released,)})
+    assert await see(Reconciler(server, sources, RenderConfig("engine:1")), server, loading(4)) == "ReleasedPod"
+    assert server.condition("Degraded")["message"] == released.message
+    assert server.condition("Stalled")["message"] == released.message
