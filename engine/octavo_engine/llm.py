@@ -23,6 +23,7 @@ from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup.start_engine import LoadProgress, start_engine
 from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
+from octavo_engine.process_setup.freed_memory import use_one_heap
 from octavo_engine.process_setup.signals import interrupt_waits
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.sampling_params import SamplingParams
@@ -79,6 +80,7 @@ class LLM:
 
     def __init__(self, model: str, *, progress: LoadProgress = _silent, **settings: Any) -> None:
         config = EngineConfig(model=model, **settings)
+        use_one_heap()
         # First, as it takes a moment: a tokenizer that cannot be used leaves no engine with loaded weights behind.
         files = resolve_model(model, config.revision, progress, weights=False)
         self.tokenizer: Tokenizer = load_tokenizer(files)

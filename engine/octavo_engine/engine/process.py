@@ -42,7 +42,7 @@ from octavo_engine.engine.messages import (
 )
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError, OctavoError
 from octavo_engine.process_setup import logs
-from octavo_engine.process_setup.freed_memory import keep_returning_freed_memory
+from octavo_engine.process_setup.freed_memory import keep_returning_freed_memory, use_one_heap
 from octavo_engine.process_setup.imports import lasting_imports
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def main() -> int:
     logs.set_up_engine(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HTTP process handles the terminal's Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and a pod's SIGTERM: it drains, then sends Shutdown
+    use_one_heap()  # before the first thread
     keep_returning_freed_memory()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.Thread(target=_die_with_parent, daemon=True).start()

@@ -30,6 +30,18 @@ def keep_little_freed_memory() -> None:
         mallopt(_ARENA_MAX, _ARENAS)
 
 
+def use_one_heap() -> None:
+    """Let all threads that are started from now on allocate from one heap.
+
+    By default a thread has a heap of its own, made of parts of 64 MiB. Of the temporary tensors of a step, of up to
+    32 MiB each, so few fit into what is left of a part that a step of 2,040 tokens held 150 MiB of Gemma 3's 65 MiB,
+    and more than the memory plan counts. In one heap it holds 81 to 129 MiB (bench/memory_plan.py). With a mapping for
+    each tensor it would hold 65 MiB, but the prompt would take a third longer, as the kernel clears each page again.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_ARENA_MAX, 1)
+
+
 def return_freed_memory() -> None:
     """Return freed memory to the kernel, which malloc does by itself only at the end of a heap.
 
