@@ -4,21 +4,27 @@ Hundreds of schedules, drawn by number: arrivals, aborts, deadlines, choices and
 hits, preemptions, swaps out and in, chunk and block sizes, one or two steps under way. Float32 on the CPU. Sums are
 taken in another order where shapes differ, so two logits that are nearly equal could change places: requests whose
 answer has such logits when they are alone are not compared but counted; a test checks that there are nearly none. Some
-schedules have their decodes replayed as graphs (by a stand-in, recorded.py).
+schedules have their decodes replayed as graphs (by a stand-in, recorded.py), and in some, requests with a grammar run
+beside those without.
 """
 
 from __future__ import annotations
 
 import random
+import re
+import string
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from llguidance import LLTokenizer, TokenizerWrapper
 from recorded import RecordedOperations, StaticAttention
 
 from octavo_engine.attention.torch_reference import TorchAttention
@@ -44,12 +50,16 @@ from octavo_engine.runner.memory.kv_blocks import BlockShares
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 from octavo_engine.sampling_params import SamplingParams
+from octavo_engine.structured.grammar import regex_grammar
+from octavo_engine.structured.grammar_masks import GrammarMasks
+from octavo_engine.structured.mask_provider import MaskRow
 
 CPU = torch.device("cpu")
 SCHEDULES = 120
 GRAPHED = 50
 WINDOWED = 30
 SPECULATED = 24
+GUIDED = 30
 RUNGS = [1, 2, 5]
 MIXED = [16, 48]
 """Fewer than there can be rows, and not all there are below."""
@@ -66,6 +76,21 @@ WAYS = {
         max_tokens=LONGEST_ANSWER, temperature=0.7, repetition_penalty=1.2, presence_penalty=0.5, seed=4
     ),
     "frequency": SamplingParams(max_tokens=LONGEST_ANSWER, temperature=0.0, frequency_penalty=0.7),
+}
+TEXTS = string.ascii_letters + string.digits + " "
+"""The text of each token but the last one, which ends an answer."""
+FORMS = {
+    "words": (r"(ab|ba|[c-k][A-M]{2})", r"([ab]|[c-k][A-M]?)"),
+    "numbers": (r"[a-f]{1,3}[0-9]{2}[G-Z]", r"[a-f]{1,3}[0-9]{0,2}"),
+    "names": (r"[a-z]([0-9]|[A-Z][a-z])", r"[a-z][A-Z]?"),
+}
+"""Regular expressions of the parts that an answer repeats, and of what a part may begin with."""
+GRAMMARS = {name: regex_grammar(f"({part}){{{LONGEST_ANSWER}}}") for name, (part, _) in FORMS.items()}
+"""No answer is long enough to end by its grammar."""
+GUIDED_WAYS = {
+    "words": replace(WAYS["greedy"], grammar=GRAMMARS["words"]),
+    "numbers": replace(WAYS["drawn"], grammar=GRAMMARS["numbers"]),
+    "names": replace(WAYS["penalties"], grammar=GRAMMARS["names"]),
 }
 LEAST = {
     "schedules": SCHEDULES,
@@ -139,9 +164,9 @@ class Model:
             for group in self.spec.kv_groups
         ]
 
-    def compute_alone(self, prompt: int, way: str) -> None:
+    def compute_alone(self, prompt: int, way: str, provider: GrammarMasks | None = None) -> None:
         """The prompt in one piece, then token by token, without another request."""
-        tokens, params = self.prompts[prompt], replace(WAYS[way], logprobs=2)
+        tokens, params = self.prompts[prompt], replace((WAYS | GUIDED_WAYS)[way], logprobs=VOCABULARY)
         groups = self.groups(8, 0, BlockShares(0, (), 16, 128, 1))
         worker = self.worker(rows=1, length=128, groups=groups, block_size=16)
         new = NewRow(0, "alone", tuple(tokens), len(tokens), params)
@@ -149,14 +174,58 @@ class Model:
         tables = tuple(TableChange(0, index, 0, tuple(range(8))) for index in range(len(groups)))
         plan = StepPlan(0, (new,), tables, chunks=(chunk,))
         answer: list[int] = []
+        if provider is not None:
+            provider.add(Request(request_id="alone", prompt_token_ids=tuple(tokens), sampling=params))
         for number in range(LONGEST_ANSWER):
-            result = worker.execute(plan)
+            masks = NO_MASKS if provider is None else masks_of_one(provider, answer)
+            result = worker.finish(worker.sample(worker.forward(plan), masks))
             answer += result.token_ids
-            (_, first), (_, second) = result.logprobs[0][0].top
+            top = [value for token, value in result.logprobs[0][0].top if not masks or token in allowed(masks)]
+            first, second = [*top, float("-inf")][:2]
             if params.temperature == 0 and first - second < TIE:
                 self.ties.add((prompt, way))
             plan = StepPlan(0, decode_rows=[0], decode_starts=[len(tokens) + number])
         self.answers[prompt, way] = answer
+        if provider is not None:
+            provider.remove("alone")
+
+
+class _Texts:
+    """What llguidance reads of a tokenizer."""
+
+    eos_token_id, bos_token_id, special_token_ids = VOCABULARY - 1, None, (VOCABULARY - 1,)
+    tokens = (*(text.encode() for text in TEXTS), b"<end>")
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [TEXTS.index(chr(byte)) for byte in text]
+
+
+class DrawnMasks(GrammarMasks):
+    """A grammar is ready after as many looks as are drawn, instead of when a thread has compiled it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(lambda: LLTokenizer(TokenizerWrapper(_Texts())), VOCABULARY)
+        self._rng, self._looks = random.Random(seed), Counter[str]()
+
+    def add(self, request: Request) -> None:
+        super().add(request)
+        self._looks[request.request_id] = self._rng.choice([0, 0, 1, 5])
+        if (answer := self._answers.get(request.request_id)) is not None and answer.matcher is not None:
+            wait([answer.matcher])
+
+    def is_ready(self, request_id: str) -> bool:
+        self._looks[request_id] -= 1
+        return self._looks[request_id] < 0 and super().is_ready(request_id)
+
+
+def masks_of_one(provider: GrammarMasks, answer: Sequence[int]) -> Masks:
+    found = provider.masks([MaskRow("alone", answer, ())])
+    assert not found.errors
+    return Masks([0], found.bits)
+
+
+def allowed(masks: Masks) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(masks.bits[0].numpy().view(np.uint8), bitorder="little")).tolist())
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +331,16 @@ class Schedule:
     """A batch of requests, all of it drawn from its number."""
 
     def __init__(
-        self, model: Model, number: int, graphs: RecordedOperations | None = None, *, speculates: bool = False
+        self,
+        model: Model,
+        number: int,
+        graphs: RecordedOperations | None = None,
+        *,
+        speculates: bool = False,
+        masks: GrammarMasks | None = None,
     ) -> None:
         self.model, self.number, self.rng = model, number, random.Random(number)
+        self.ways = WAYS if masks is None else WAYS | GUIDED_WAYS
         rng = self.rng
         self.block_size = rng.choice([4, 8, 16])
         self.longest = max(map(len, model.prompts)) + LONGEST_ANSWER
@@ -317,7 +393,9 @@ class Schedule:
             load_seconds=0.0,
         )
         self.now = 0.0
-        self.loop = EngineLoop(self.scheduler, executor, info, lambda: self.now, depth=rng.choice([1, 2, 2]))
+        self.loop = EngineLoop(
+            self.scheduler, executor, info, lambda: self.now, depth=rng.choice([1, 2, 2]), mask_provider=masks
+        )
         self.asked: dict[str, Asked] = {}
         self.prompts = rng.sample(range(len(model.prompts)), 6)
 
@@ -353,7 +431,7 @@ class Schedule:
             self._branch(rng.choice(running))
             return
         prompt, first = rng.choice(self.prompts), None
-        for way in rng.sample(sorted(WAYS), rng.choice([1, 1, 3])):
+        for way in rng.sample(sorted(self.ways), rng.choice([1, 1, 3])):
             tokens = rng.randint(1, LONGEST_ANSWER)
             expected = self.model.answers[prompt, way][:tokens]
             tie = (prompt, way) in self.model.ties
@@ -362,9 +440,9 @@ class Schedule:
             first = first or name
 
     def _can_branch(self, name: str, asked: Asked) -> bool:
-        """Presence and frequency look at where the answer begins, which is elsewhere for a branch."""
+        """Presence, frequency and grammars look at where the answer begins, which is elsewhere for a branch."""
         on = 0 < len(asked.answer) < len(asked.expected)
-        return asked.end is None and on and asked.way not in ("penalties", "frequency")
+        return asked.end is None and on and asked.way not in ("penalties", "frequency", *GUIDED_WAYS)
 
     def _branch(self, name: str) -> None:
         """A request whose prompt is another's, with what that one has said: it must go on like that one."""
@@ -379,7 +457,7 @@ class Schedule:
     def _add(self, asked: Asked, fork_of: str | None) -> str:
         name = f"{self.number}-{len(self.asked)}"
         self.asked[name] = asked
-        params = replace(WAYS[asked.way], max_tokens=len(asked.expected))
+        params = replace(self.ways[asked.way], max_tokens=len(asked.expected))
         tokens = tuple(asked.prompt)
         self.loop.add(
             Request(request_id=name, prompt_token_ids=tokens, sampling=params, fork_of=fork_of, **asked.scope)
@@ -394,9 +472,15 @@ class Schedule:
 
     def _hear(self, figures: Counter[str]) -> None:
         running = len(self.scheduler.planner.running)
+        preempted = {
+            state.request_id
+            for state in self.scheduler.planner.running
+            if state.preemptions and self.asked[state.request_id].way in GUIDED_WAYS
+        }
         for output in self.loop.step().each():
             asked = self.asked[output.request_id]
             assert asked.end is None, "it got more output after its end"
+            figures["steps of guided answers after a preemption"] += output.request_id in preempted
             asked.answer += output.token_ids
             if output.finish_reason is not None:
                 asked.end = output
@@ -527,3 +611,45 @@ def test_so_it_does_where_a_layer_sees_a_window(tiny_model: Path) -> None:
     }
     missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
     assert not missing, f"too little happened, (found, wanted): {missing}"
+
+
+@pytest.mark.parametrize("speculates", [False, True], ids=["", "drafts"])
+def test_so_it_does_where_answers_follow_grammars(model: Model, speculates: bool) -> None:
+    """Requests with and without a grammar are preempted, swapped and resumed beside each other, two steps at once."""
+    figures: Counter[str] = Counter()
+    masks = DrawnMasks(GUIDED)
+    for way in GUIDED_WAYS:
+        for prompt in range(len(model.prompts)):
+            if (prompt, way) not in model.answers:
+                model.compute_alone(prompt, way, masks)
+    for number in range(2_000, 2_000 + GUIDED):
+        schedule = Schedule(model, number, speculates=speculates, masks=masks)
+        schedule.run(figures)
+        compare(schedule, figures)
+        for asked in schedule.asked.values():
+            figures["guided answers"] += follows(asked)
+        assert not any(map(masks.guides, schedule.asked)), "requests that ended are forgotten"
+    print("\n" + "\n".join(f"{count:>9,} {name}" for name, count in sorted(figures.items())))
+    least = {
+        "guided answers": 50,
+        "steps of guided answers after a preemption": 25,
+        "steps that were launched ahead": 250,
+        "compared": 150,
+        "whole answers": 90,
+        "preemptions": 10,
+        "swapped_in_blocks": 5,
+        "choices": 20,
+        "accepted drafts": 150 * speculates,
+    }
+    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
+
+
+def follows(asked: Asked) -> bool:
+    """Whether an answer has a grammar and any tokens; it follows the grammar, as Python's own expressions see it."""
+    if asked.way not in FORMS or not asked.answer:
+        return False
+    part, beginning = FORMS[asked.way]
+    text = "".join(TEXTS[token] for token in asked.answer)
+    assert re.fullmatch(f"({part})*({beginning})?", text), text
+    return True

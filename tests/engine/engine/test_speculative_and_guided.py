@@ -1,6 +1,7 @@
 """Answers with drafts and masks: the same answers in fewer steps, and only allowed tokens.
 
-Batches, preemptions, the prefix cache and graphs are in test_metamorphic.py, two ranks in test_tensor_parallel.py.
+Batches, preemptions, the prefix cache and graphs are in test_metamorphic.py, for answers with a grammar too; two ranks
+are in test_tensor_parallel.py.
 """
 
 from __future__ import annotations
