@@ -49,7 +49,6 @@ WRONG = {
         lambda: json_schema_grammar({"$ref": "#/$defs/a"}),
         "a $ref leads to '/$defs/a', which the schema does not have",
     ),
-    "a format": (lambda: json_schema_grammar({"type": "string", "format": "regex"}), "format 'regex' is not supported"),
     "one of several that may all match": (lambda: json_schema_grammar({"oneOf": [{"minLength": 1}, {}]}), "use anyOf"),
     "a pattern": (lambda: json_schema_grammar({"type": "string", "pattern": "("}), "not valid: unclosed group"),
     "a reference elsewhere": (lambda: json_schema_grammar({"$ref": "http://example.com/x"}), "example.com"),
@@ -259,6 +258,10 @@ def test_dates_are_those_of_the_calendar() -> None:
         *[({"format": "json-pointer"}, text, False) for text in ("a", "/~", "#/a")],
         *[({"format": "relative-json-pointer"}, text, True) for text in ("0", "1#", "2/a")],
         *[({"format": "relative-json-pointer"}, text, False) for text in ("", "01", "/a", "1#a")],
+        *[({"format": "regex"}, text, True)
+          for text in ("", r"^[a-z0-9_]+\.(?:py|toml)$", r"\d{2,}|[^\s\]]*?"[:-1], "a b", "(a|b+)?c")],
+        *[({"format": "regex"}, text, False)
+          for text in ("(", "[", "a**", "a{", "\\", "[z-a]", "x{2,1}", ")", "(a|)*+", "a|*", "[]", "()")],
         ({"format": "iri"}, "https://h.example/a", True), ({"format": "iri"}, "/a", False),
         ({"format": "idn-email"}, "a@h.example", True), ({"format": "idn-email"}, "a", False),
         ({"format": "idn-hostname"}, "h.example", True), ({"format": "idn-hostname"}, "-h", False),
@@ -510,6 +513,72 @@ def test_uniqueness_that_forbids_nothing_is_no_error(schema: dict[str, Any], sup
     else:
         with pytest.raises(GrammarError, match="uniqueItems"):
             check_grammar(json_schema_grammar({"properties": {"x": schema}}))
+
+
+LETTERS = {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True}
+TWO = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        (LETTERS, [[], ["a"], ["b", "a", "c"], ["a", "a"], ["d"], ["a", "b", "c", "a"], "a"]),
+        ({**LETTERS, "minItems": 2, "maxItems": 2}, [["a"], ["a", "b"], ["b", "b"], ["a", "b", "c"]]),
+        ({**LETTERS, "items": {"enum": [*"abcdefghijkl"]}, "maxItems": 2}, [["k", "l"], ["k", "k"], ["a", "b", "c"]]),
+        ({**LETTERS, "items": {"$ref": "#/$defs/Color"}}, [["red", "blue"], ["red", "red"], ["a"]]),
+        ({"not": {"type": "string"}}, ["a", 1, None, [], {}, 1.5, True]),
+        ({"not": {"type": ["number", "null"]}}, ["a", 1, None, 1.5]),
+        ({"type": ["integer", "string"], "not": {"type": "integer"}}, ["a", 1]),
+        ({"not": {"not": {"type": "string"}}}, [1, "a"]),
+        ({"type": "string", "not": {"enum": ["foo", "b", ""]}}, ["foo", "fo", "", "b", "bb", "fooo", "f", 'b"', "z"]),
+        ({"type": "string", "not": {"const": "a"}, "pattern": "^[ab]$"}, ["a", "b", "ab"]),
+        ({"type": "string", "not": {"const": 5}}, ["a", 5]),
+        (
+            {"type": "string", "not": {"enum": ["a" * 64, *(f"{each:040}" for each in range(99))]}},
+            ["a" * 63, "a" * 64, f"{98:040}", f"{99:040}"],
+        ),
+        ({"enum": ["a", "b", None], "not": {"enum": ["a", "x"]}}, ["a", "b", None, "x"]),
+        ({**TWO, "not": {"required": ["a", "b"]}}, [{}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}]),
+        ({**TWO, "not": {"required": ["a"]}}, [{}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}]),
+        ({"type": "object", "properties": {"a": {"not": {}}, "b": {}}}, [{}, {"a": 1}, {"b": 1}]),
+        ({"type": "array", "items": {"not": {"type": "null", "title": "x"}}}, [[], [1], [None]]),
+        ({"type": "integer", "not": False}, [1, "a"]),
+    ],
+)
+def test_what_other_keywords_say_as_well_is_enforced(schema: dict[str, Any], values: list[Any]) -> None:
+    """llguidance knows neither uniqueItems nor not."""
+    tokens = LLTokenizer("byte")
+    whole = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    whole["$defs"] = {"Color": {"type": "string", "enum": ["red", "blue"]}}
+    for value in values:
+        assert takes(tokens, whole, {"x": value}) == jsonschema.Draft202012Validator(whole).is_valid({"x": value}), (
+            value
+        )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**LETTERS, "items": {"enum": [1, 1.0]}},
+        {**LETTERS, "items": {"type": "string"}},
+        {**LETTERS, "items": {"enum": [*"abcdefgh"]}},
+        {**LETTERS, "contains": {"const": "a"}},
+        {**LETTERS, "minItems": 4},
+        {"type": "array", "items": [{**LETTERS, "items": {"enum": [letter * 99 for letter in "abcde"]}}] * 2},
+        {"type": "number", "not": {"type": "integer"}},
+        {"type": "string", "not": {"pattern": "a"}},
+        {"type": "string", "not": {"const": "a" * 65}},
+        {"type": "string", "not": {"enum": [f"{each:060}" for each in range(70)]}},
+        {"enum": [1, True], "not": {"const": 1}},
+        {"type": "array", "not": {"required": ["a"]}},
+        {"type": "object", "not": {"required": ["a", 5]}},
+        {"not": {"required": ["a"]}},
+        {"not": 5},
+    ],
+)
+def test_what_only_they_say_is_refused_by_name(schema: dict[str, Any]) -> None:
+    with pytest.raises(GrammarError, match=r'"(uniqueItems|not)"'):
+        check_grammar(json_schema_grammar({"properties": {"x": schema}}))
 
 
 _SIZES = {"additionalProperties": {"type": "integer"}}

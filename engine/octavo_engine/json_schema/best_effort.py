@@ -21,15 +21,13 @@ _UNENFORCED = frozenset(
 def enforceable_schema(schema: Any) -> Any:
     """Return a schema that allows the same or more, without keywords that are not supported.
 
-    A `oneOf` allows values that several of its schemas allow, and the format `regex` any text.
+    A `oneOf` allows values that several of its schemas allow.
     """
     return changed_schema(schema, _enforceable)
 
 
 def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in schema.items() if key not in _UNENFORCED}
-    if kept.get("format") == "regex":
-        del kept["format"]
     if "anyOf" in kept:
         return kept
     return {"anyOf" if key == "oneOf" else key: value for key, value in kept.items()}

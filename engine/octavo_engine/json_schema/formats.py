@@ -1,8 +1,9 @@
 """Narrows formats of JSON schemas to what a grammar can hold an answer to, so that all answers are valid under them.
 
 llguidance allows a year 0000, a February 29th in every year, a second 60, any number of digits after the seconds, and
-host names of any length, and it does not know the formats of references, templates and pointers. Each such format is
-replaced by a pattern, a bound or another format that allows less; Python's datetime can read the dates and times.
+host names of any length, and it does not know the formats of references, templates, pointers and regular expressions.
+Each such format is replaced by a pattern, a bound or another format that allows less; Python's datetime can read the
+dates and times, and its `re` the regular expressions, whose groups are not nested.
 Formats that JSON Schema does not define allow any value, as it says, and are left out.
 """
 
@@ -28,6 +29,10 @@ _PATH = rf"({_SCHEME})?(//{_HOST}{_LATER_PARTS}|/({_PATH_CHARACTER}+{_LATER_PART
 _REFERENCE = rf"({_PATH})?(\?({_PATH_CHARACTER}|[/?])*)?(#({_PATH_CHARACTER}|[/?])*)?"
 _VARIABLE = rf"([a-zA-Z0-9_]|{_ESCAPED})+(:[1-9][0-9]{{0,3}}|\*)?"
 _TEMPLATE = rf"([!#$&(-;=?-\[\]_a-z~]|{_ESCAPED}|\{{[+#./;?&]?{_VARIABLE}(,{_VARIABLE})*\}})*"
+_CLASS = r"\[\^?([a-zA-Z0-9_ ]|a-z|A-Z|0-9|\\[dswDSW\]\[.-])+\]"
+_ATOM = rf"""([a-zA-Z0-9_ ,:;=@#%&'"<>~/!-]|\.|\\[dswDSW.*+?^$()\[\]{{}}|/\\]|{_CLASS})([*+?]|\{{[1-9][0-9]?,?\}})?"""
+_GROUP = rf"\((\?:)?({_ATOM})+(\|({_ATOM})+)*\)[*+?]?"
+_REGEX = rf"\^?({_ATOM}|{_GROUP})*(\|({_ATOM}|{_GROUP})+)*\$?"
 _POINTER = r"(/([^/~]|~[01])*)*"
 _HOST_NAME: Mapping[str, Any] = {"format": "hostname", "maxLength": 253}
 _REPLACED: Mapping[str, Mapping[str, Any]] = {
@@ -41,12 +46,13 @@ _REPLACED: Mapping[str, Mapping[str, Any]] = {
     "uri-reference": {"pattern": f"^{_REFERENCE}$"},
     "iri-reference": {"pattern": f"^{_REFERENCE}$"},
     "uri-template": {"pattern": f"^{_TEMPLATE}$"},
+    "regex": {"pattern": f"^{_REGEX}$"},
     "json-pointer": {"pattern": f"^{_POINTER}$"},
     "relative-json-pointer": {"pattern": f"^(0|[1-9][0-9]{{0,8}})(#|{_POINTER})$"},
 }
 """The keywords that replace each format. International names are held to their ASCII form."""
-_KEPT = frozenset({"duration", "email", "ipv4", "ipv6", "uri", "uuid", "regex"})
-"""The other formats that JSON Schema defines. llguidance knows all but `regex`, which it refuses by name."""
+_KEPT = frozenset({"duration", "email", "ipv4", "ipv6", "uri", "uuid"})
+"""The other formats that JSON Schema defines, all of which llguidance knows."""
 
 
 def with_exact_format(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,19 @@
-"""Leaves out the `uniqueItems` of JSON schemas where it forbids nothing; elsewhere llguidance refuses it by name."""
+"""Rewrites `uniqueItems` in JSON schemas, which llguidance refuses by name, where lists of few values can be listed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import permutations
+from math import perm
 from typing import Any
 
+from octavo_engine.json_schema.walk import ANNOTATIONS, referred
+
 _UNIQUE = "uniqueItems"
+_BESIDE = ANNOTATIONS | {_UNIQUE, "type", "items", "minItems", "maxItems"}
+_MOST_CHARACTERS = 1 << 17
+"""The most characters of all lists that are made for a schema; they take about 0.2 s to compile. There are 326 lists of
+up to five different values, and with names of 20 characters they have about 40,000."""
 
 
 def without_idle_uniqueness(schema: dict[str, Any]) -> dict[str, Any]:
@@ -18,3 +27,38 @@ def without_idle_uniqueness(schema: dict[str, Any]) -> dict[str, Any]:
     if unique is not False and not (unique is True and (short or (isinstance(kinds, list) and "array" not in kinds))):
         return schema
     return {key: value for key, value in schema.items() if key != _UNIQUE}
+
+
+class UniqueLists:
+    """Replaces schemas of lists whose items differ by all of these lists, if the items are a few texts of an enum."""
+
+    def __init__(self, root: Any) -> None:
+        """`root` is the whole schema, within which references lead."""
+        self._root = root
+        self._left = _MOST_CHARACTERS
+
+    def listed(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema that allows the same as this one, an enum of lists; others are returned as they are."""
+        if schema.get(_UNIQUE) is not True or schema.get("type") != "array" or schema.keys() - _BESIDE:
+            return schema
+        values = _texts_of(referred(schema.get("items"), self._root))
+        least, most = schema.get("minItems", 0), schema.get("maxItems", len(values))
+        if not values or not (type(least) is type(most) is int):
+            return schema
+        sizes = range(max(0, least), min(most, len(values)) + 1)
+        characters = (max(map(len, values)) + 1) * sum(size * perm(len(values), size) for size in sizes)
+        if not sizes or characters > self._left:
+            return schema
+        self._left -= characters
+        kept = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+        return {**kept, "enum": [list(each) for size in sizes for each in permutations(values, size)]}
+
+
+def _texts_of(items: Any) -> list[str]:
+    """Return the different texts of a schema that is an enum of texts; none of another one."""
+    if not isinstance(items, Mapping) or items.keys() - ANNOTATIONS - {"type", "enum"}:
+        return []
+    values = items.get("enum")
+    if items.get("type", "string") != "string" or not isinstance(values, list):
+        return []
+    return list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else []

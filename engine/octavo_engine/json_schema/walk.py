@@ -80,7 +80,7 @@ def _part(whole: Any, name: str) -> Any:
     return whole[at] if str(at) == name and at < len(whole) else None
 
 
-def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
+def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     """Return a copy of a schema of draft 2020-12 in which `change` has replaced each schema, the inner ones first."""
     if isinstance(schema, list):
         return [changed_schema(each, change) for each in schema]
@@ -89,7 +89,7 @@ def changed_schema(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, 
     return change({key: _changed_keyword(key, value, change) for key, value in schema.items()})
 
 
-def _changed_keyword(key: str, value: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
+def _changed_keyword(key: str, value: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     if key in _VALUES:
         return value
     if key in _BY_NAME and isinstance(value, Mapping):

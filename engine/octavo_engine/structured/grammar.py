@@ -20,8 +20,9 @@ from octavo_engine.json_schema.alternatives import Alternatives
 from octavo_engine.json_schema.closed import closed_schema, joins_schemas
 from octavo_engine.json_schema.controls import names_control_characters
 from octavo_engine.json_schema.formats import with_exact_format
-from octavo_engine.json_schema.items import without_idle_uniqueness
+from octavo_engine.json_schema.items import UniqueLists, without_idle_uniqueness
 from octavo_engine.json_schema.names import without_property_names
+from octavo_engine.json_schema.negations import without_negation
 from octavo_engine.json_schema.numbers import with_exact_numbers
 from octavo_engine.json_schema.properties import with_counted_properties, with_joined_counts
 from octavo_engine.json_schema.walk import changed_schema
@@ -45,7 +46,9 @@ WHITESPACE = r"( |\n {0,32})"
 _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
-_MAY_BE_INEXACT = re.compile(r'"format"|"oneOf"|"uniqueItems"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]')
+_MAY_BE_INEXACT = re.compile(
+    r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]'
+)
 """What is in the JSON text of each schema that llguidance would not follow exactly, or refuses without need."""
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
@@ -108,10 +111,11 @@ def _parsed(text: str) -> Any:
 
 def _narrowed(value: Any) -> Any:
     """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
-    alternatives = Alternatives(value, closable=not joins_schemas(value))
+    value = changed_schema(value, without_negation)
+    alternatives, lists = Alternatives(value, closable=not joins_schemas(value)), UniqueLists(value)
 
     def plain(each: dict[str, Any]) -> dict[str, Any]:
-        each = alternatives.with_any_of(without_idle_uniqueness(each))
+        each = alternatives.with_any_of(lists.listed(without_idle_uniqueness(each)))
         return with_joined_counts(without_property_names(each, root=value))
 
     joined = changed_schema(value, plain)

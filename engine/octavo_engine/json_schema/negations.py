@@ -1,0 +1,111 @@
+"""Rewrites `not` in JSON schemas, which llguidance refuses by name, where other keywords say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from octavo_engine.json_schema.walk import ANNOTATIONS
+
+_KINDS = ("null", "boolean", "object", "array", "number", "string")
+_ANYTHING = r"[\s\S]*"
+_MOST_CHARACTERS, _LONGEST = 4096, 64
+"""The most characters of the texts that a `not` forbids, and of one of them. The pattern of all others is some times as
+long, and nested as deep as a text is long: llguidance takes those of 80 characters, not of 100."""
+
+
+def without_negation(schema: dict[str, Any]) -> Any:
+    """Return a schema that allows the same, without its own `not`; one whose `not` no other keyword says, as it is."""
+    no = schema.get("not")
+    others = {key: value for key, value in schema.items() if key != "not"}
+    if no is False:
+        return others
+    if no is True:
+        return False
+    if not isinstance(no, Mapping):
+        return schema
+    no = {key: value for key, value in no.items() if key not in ANNOTATIONS}
+    if not no:
+        return False
+    changed = None
+    if no.keys() == {"type"}:
+        changed = _without_kinds(others, no["type"])
+    elif no.keys() == {"required"}:
+        changed = _without_all(others, no["required"])
+    elif no.keys() == {"enum"} and isinstance(no["enum"], list):
+        changed = _without_values(others, no["enum"])
+    elif no.keys() == {"const"}:
+        changed = _without_values(others, [no["const"]])
+    return schema if changed is None else changed
+
+
+def _listed(kinds: Any) -> list[Any]:
+    return [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
+
+
+def _without_kinds(schema: dict[str, Any], kinds: Any) -> Any:
+    """Return the schema without values of these types; None if it has numbers that may be integers or not."""
+    forbidden, own = _listed(kinds), _listed(schema.get("type", list(_KINDS)))
+    if not forbidden or not own or ("integer" in forbidden and "number" in own and "number" not in forbidden):
+        return None
+    forbidden = [*forbidden, *["integer"] * ("number" in forbidden)]
+    left = [kind for kind in own if kind not in forbidden]
+    return {**schema, "type": left} if left else False
+
+
+def _without_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
+    """Return the schema without these values, if it is an enum, or one of texts; None for others."""
+    if "enum" in schema or "const" in schema:
+        return _without_own_values(schema, values)
+    texts = [value for value in values if isinstance(value, str)]
+    sizes = [len(text) for text in texts]
+    if schema.get("type") != "string" or sum(sizes) > _MOST_CHARACTERS or max(sizes, default=0) > _LONGEST:
+        return None
+    other = {"pattern": f"^({_other_texts(texts)})$"}
+    if "pattern" not in schema:
+        return schema | other if texts else schema
+    all_of = schema.get("allOf", [])
+    return {**schema, "allOf": [*all_of, other]} if isinstance(all_of, list) else None
+
+
+def _without_own_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
+    own = schema["enum"] if "enum" in schema else [schema["const"]]
+    if not isinstance(own, list) or not all(map(_is_plain, [*own, *values])) or {"enum", "const"} <= schema.keys():
+        return None
+    left = [value for value in own if value not in values]
+    return {**{key: value for key, value in schema.items() if key != "const"}, "enum": left} if left else False
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is equal in Python to those that are equal in JSON Schema: true is not 1 there."""
+    return value is None or isinstance(value, str)
+
+
+def _without_all(schema: dict[str, Any], names: Any) -> Any:
+    """Return the schema of objects without those that have all of these properties; None if it is of other values."""
+    own = schema.get("properties", {})
+    if schema.get("type") != "object" or not isinstance(own, Mapping) or not names or not isinstance(names, list):
+        return None
+    if not all(isinstance(name, str) for name in names):
+        return None
+    if len(names) == 1:
+        return {**schema, "properties": {**own, names[0]: False}}
+    if "anyOf" in schema:
+        return None
+    return {**schema, "anyOf": [{"properties": {name: False}} for name in dict.fromkeys(names)]}
+
+
+def _other_texts(texts: Iterable[str]) -> str:
+    """Return a regular expression of all texts but these, which reads a text from its beginning, letter by letter."""
+    rests: dict[str, list[str]] = {}
+    for text in texts:
+        rests.setdefault(text[:1], []).append(text[1:])
+    first = [letter for letter in rests if letter]
+    parts = [] if "" in rests else [""]
+    parts.append(f"[^{''.join(map(_escaped, first))}]{_ANYTHING}" if first else r"[\s\S]" + _ANYTHING)
+    parts += [f"{_escaped(letter)}({_other_texts(rests[letter])})" for letter in first]
+    return "|".join(parts)
+
+
+def _escaped(letter: str) -> str:
+    return rf"\x{{{ord(letter):x}}}"
