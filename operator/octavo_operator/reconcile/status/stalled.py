@@ -28,7 +28,7 @@ def stalled(facts: Facts, now: str) -> ConditionState:
     """Return whether something keeps the desired state from being reached; `now` is RFC 3339."""
     if problem := _obstacle(facts, now):
         return "True", problem.reason, problem.message
-    if held := held_back(facts):
+    if not facts.result.ends and (held := held_back(facts)):  # what is being deleted is about to be gone, as desired
         return held
     return "False", Reason.AS_EXPECTED, "nothing keeps the desired state from being reached"
 

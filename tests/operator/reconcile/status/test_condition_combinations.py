@@ -147,7 +147,7 @@ COMBINATIONS: list[tuple[str, LLMServiceStatus, dict[str, str]]] = [
             "Available": "False BeingDeleted",
             "Progressing": "False BeingDeleted",
             "Reconciling": "False BeingDeleted",
-            "Stalled": "False BeingDeleted",
+            "Stalled": "False AsExpected",
         },
     ),
     (
