@@ -42,8 +42,9 @@ class ModelInfo:
         return {"resolvedRevision": self.commit, "sizeBytes": self.size}
 
 
-COMPUTED_POOLINGS = ("cls", "last", "mean")
-"""The supported poolings: the first token's hidden state, the last token's, the mean of all tokens'."""
+COMPUTED_POOLINGS = ("cls", "last", "max", "mean", "mean_sqrt_len", "weightedmean")
+"""The supported poolings: the first token's hidden state, the last token's, the largest of each number, the mean of all
+tokens', their sum by the root of their number, and the mean in which the n-th token counts n times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

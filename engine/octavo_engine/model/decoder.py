@@ -143,7 +143,7 @@ class Decoder(nn.Module):
         return logits
 
     def before_mean(self, hidden: Tensor) -> Tensor:
-        """Return the vectors [R, hidden] of which a text's vector is the mean, of its tokens' hidden states."""
+        """Return the vectors [R, hidden] that are summed or compared for a text's vector, of tokens' hidden states."""
         classifier = self.classifier
         if classifier is None or not classifier.spec.transforms_tokens:
             return hidden

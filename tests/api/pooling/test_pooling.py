@@ -135,12 +135,12 @@ def test_a_model_that_pools_otherwise_is_refused_by_name(start: Any) -> None:
 
     server = start()
     info = server.engine.state.ready
-    embedding = replace(info.embedding, pooling="max")
+    embedding = replace(info.embedding, pooling="mean and max")
     server.do(lambda: setattr(server.engine.state, "ready", replace(info, embedding=embedding)))
     for path, body in ((EMBED, {"input": "x"}), ("/rerank", {"query": "x", "documents": ["y"]})):
         error = server.http.post(path, json=body).json()["error"]
         assert (error["param"], error["code"]) == ("model", "unsupported_parameter")
-        assert "by max" in error["message"]
+        assert "by mean and max" in error["message"]
 
 
 def as_classifier(start: Any, *labels: str, activation: str = "softmax") -> Served:

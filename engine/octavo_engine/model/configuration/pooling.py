@@ -26,6 +26,12 @@ _MODES = {
     "cls": "cls",
     "mean_tokens": "mean",
     "mean": "mean",
+    "max_tokens": "max",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "mean_sqrt_len": "mean_sqrt_len",
+    "weightedmean_tokens": "weightedmean",
+    "weightedmean": "weightedmean",
 }
 """The kinds of pooling, by the endings of field names in 1_Pooling/config.json and by values of `pooling_mode` there.
 """

@@ -6,7 +6,8 @@ read. Logits are computed for a few positions at a time: a whole prompt's would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,6 +25,12 @@ from octavo_engine.runner.state_table import StateTable
 _MOST_LOGITS = 64
 """The most positions whose logits are computed at once, at most as many as sequences may run: so they take no more
 memory than a step's sampling, which the memory plan counts."""
+_DIVISORS: dict[str, Callable[[int], float]] = {
+    "mean": lambda tokens: tokens,
+    "mean_sqrt_len": math.sqrt,
+    "weightedmean": lambda tokens: tokens * (tokens + 1) / 2,
+}
+"""What a sum of hidden states is divided by, from the number of tokens, for the kinds of pooling that sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class _Pending:
     """Whether the prompt's pooled vector is asked for."""
     parts: list[ToHost] = field(default_factory=list)
     vector: Tensor | None = None
-    """[hidden] in float32: the sum of the prompt's hidden states so far, or the first token's hidden state."""
+    """[hidden] in float32: the sum of the prompt's hidden states so far, the largest ones, or the first token's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class PromptOutputs:
     """Computes the outputs of prompts in the rows of one state table. Rows that ask for no output cost nothing."""
 
     def __init__(self, decoder: Decoder, table: StateTable, pooling: str = "last") -> None:
-        """Start without rows; `pooling` names the hidden states of a prompt's vector: `last`, `cls` (first), `mean`."""
+        """Start without rows; `pooling`, one of `COMPUTED_POOLINGS`, says how hidden states become a vector."""
         self._decoder = decoder
         self._table = table
         self._pooling = pooling
@@ -118,7 +125,7 @@ class PromptOutputs:
         scored = 0 if pending.top is None else max(0, min(chunk.num_tokens, pending.prompt_len - 1 - chunk.start))
         if not pending.pooled or self._pooling == "last":
             return scored
-        return chunk.num_tokens if self._pooling == "mean" else max(scored, int(chunk.start == 0))
+        return max(scored, int(chunk.start == 0)) if self._pooling == "cls" else chunk.num_tokens
 
     def read(self, reads: Sequence[PromptRead], sampled: Tensor, hidden: Tensor) -> dict[int, PromptReadback]:
         """Use the hidden states [sum of counts, hidden] of `reads`; return the complete outputs by `result` index.
@@ -136,7 +143,7 @@ class PromptOutputs:
                 scored = states[: max(0, pending.prompt_len - 1 - read.start)]
                 parts = parts + self._scores(pending.top, read, scored)
             if pending.pooled:
-                vector = self._pool(vector, states)
+                vector = self._pool(vector, states, read.start)
             noted[read.row] = pending = replace(pending, parts=parts, vector=vector)
             if read.result is not None:
                 pooled = self._pooled(pending, sampled[read.result]) if pending.pooled else None
@@ -150,18 +157,26 @@ class PromptOutputs:
         for row in rows:
             self._rows.pop(row, None)
 
-    def _pool(self, vector: Tensor | None, hidden: Tensor) -> Tensor | None:
-        """Return a prompt's pooled vector so far with the hidden states [count, hidden] of its next chunk."""
-        if self._pooling == "mean":
-            total = self._decoder.before_mean(hidden).float().sum(0)
-            return total if vector is None else vector + total
-        return hidden[0].float() if self._pooling == "cls" and vector is None else vector
+    def _pool(self, vector: Tensor | None, hidden: Tensor, start: int) -> Tensor | None:
+        """Return a prompt's pooled vector so far with the hidden states [count, hidden] of its tokens from `start`."""
+        if self._pooling == "last":
+            return None
+        if self._pooling == "cls":
+            return hidden[0].float() if vector is None else vector
+        states = self._decoder.before_mean(hidden).float()
+        if self._pooling == "max":
+            largest = states.amax(0)
+            return largest if vector is None else torch.maximum(vector, largest)
+        if self._pooling == "weightedmean":
+            states = states * torch.arange(start + 1, start + 1 + len(states), device=states.device)[:, None]
+        total = states.sum(0)
+        return total if vector is None else vector + total
 
     def _pooled(self, pending: _Pending, last: Tensor) -> ToHost:
         """Return the pooled output of a prompt, given `last` [hidden], the hidden state of its last token."""
         vector = last.float() if pending.vector is None else pending.vector
-        if self._pooling == "mean":
-            vector = vector / pending.prompt_len
+        if (divisor := _DIVISORS.get(self._pooling)) is not None:
+            vector = vector / divisor(pending.prompt_len)
         return ToHost(self._decoder.pooled(vector[None])[0].float())
 
     def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:

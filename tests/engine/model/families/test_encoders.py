@@ -266,12 +266,14 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path: Path) -> None:
             read_spec(ModelFiles("x", directory=tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["max_tokens", "weightedmean_tokens"])
-def test_a_pooling_that_is_not_computed_is_refused_at_the_start(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("modes", "kind"), [(["step"], "step"), (["mean_tokens", "max_tokens"], "mean and max")])
+def test_a_pooling_that_is_not_computed_is_refused_at_the_start(modes: list[str], kind: str, tmp_path: Path) -> None:
     """An encoder would start and refuse every request. A model that also generates starts."""
     saved("BertModel", tmp_path)
-    say_pooling(tmp_path, kind)
-    with pytest.raises(ModelLoadError, match=f"embeddings by {kind.removesuffix('_tokens')}.* supported: cls"):
+    say_pooling(tmp_path, modes[0])
+    config = {f"pooling_mode_{mode}": True for mode in modes}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=f"embeddings by {kind} are not supported; supported: cls"):
         resolve_config(EngineConfig(model="x", device="cpu"), ModelFiles("x", directory=tmp_path), Shard(0, 1))
 
 

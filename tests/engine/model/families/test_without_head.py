@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +71,34 @@ def test_vectors_of_models_that_were_saved_without_a_head(family: str, tmp_path:
     llm.close()
 
 
-@pytest.mark.parametrize("kind", ["mean", "cls"])
-def test_decoders_that_pool_all_tokens(kind: str, tmp_path: Path) -> None:
+def weighted_mean(hidden: torch.Tensor) -> torch.Tensor:
+    """As sentence-transformers: the first token counts once, the second twice."""
+    weights = torch.arange(1, len(hidden) + 1)[:, None]
+    return (hidden * weights).sum(0) / weights.sum()
+
+
+POOLINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cls_token": lambda hidden: hidden[0],
+    "mean_tokens": lambda hidden: hidden.mean(0),
+    "max_tokens": lambda hidden: hidden.max(0).values,
+    "mean_sqrt_len_tokens": lambda hidden: hidden.sum(0) / len(hidden) ** 0.5,
+    "weightedmean_tokens": weighted_mean,
+}
+
+
+@pytest.mark.parametrize("field", POOLINGS)
+def test_decoders_that_pool_all_tokens(field: str, tmp_path: Path) -> None:
     """In chunks, and twice: a prefix cache would leave tokens out."""
     model = saved("Qwen3Model", tmp_path)
     names = [("Transformer", ""), ("Pooling", "1_Pooling")]
     modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in names]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1_Pooling").mkdir()
-    field = {"mean": "mean_tokens", "cls": "cls_token"}[kind]
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{field}": True}))
     prompts = prompts_of(40, 1, 130, 64)
     with torch.inference_mode():
         hidden = [model(torch.tensor([prompt])).last_hidden_state[0] for prompt in prompts]
-    expected = torch.stack([each.mean(0) if kind == "mean" else each[0] for each in hidden])
+    expected = torch.stack([POOLINGS[field](each) for each in hidden])
     llm = LLM(str(tmp_path), num_kv_blocks=12, swap_space=1 << 20, **SMALL)
     for _ in range(2):
         assert close_to(pooled(llm, prompts), expected)
