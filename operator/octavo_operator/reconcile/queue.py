@@ -20,8 +20,12 @@ FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 300.0
 _MOST_DOUBLINGS = 16  # far past the last pause: a power without bound would overflow a float after days
 _URGENT, _USUAL = 0, 1
-SLOW_SECONDS = 10.0
-"""An LLMService whose work takes longer is slow, and so is its group for a while: something that only it uses hangs."""
+SLOW_SECONDS = 4.0
+"""An LLMService whose work takes longer is slow, and so is its group for a while: something that only it uses hangs.
+
+Less than one write may take that hangs: it has the time that is left of the lease, 5 s at least where the last renewal
+took as long as it may.
+"""
 _SLOW_MEMORY_SECONDS = 300.0
 BURST, PACE_SECONDS = 20, 1.0
 """A key is worked on so often at once, and then once in so many seconds: another client may change an object again and

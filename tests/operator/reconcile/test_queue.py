@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from octavo_operator.reconcile import lease
 from octavo_operator.reconcile import queue as queue_module
 from octavo_operator.reconcile.api_requests.api_error import NotLeadingError
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
@@ -309,6 +310,21 @@ async def test_a_namespace_in_which_nothing_answers_leaves_half_of_the_workers_t
     await workers
     assert most == 2, "of four workers"
     assert seen == [("well", "last")]
+
+
+async def test_a_single_write_that_hangs_makes_a_namespace_slow() -> None:
+    """Such a write has what is left of the lease: least where the second of two requests has just renewed it."""
+    now, done = 0.0, asyncio.Event()
+    queue = WorkQueue[str](clock=lambda: now, group_of=lambda key: key)
+
+    async def handle(_: str) -> None:
+        nonlocal now
+        now += lease.DEADLINE_SECONDS - lease.PAUSE_SECONDS - lease.REQUEST_SECONDS
+        done.set()
+
+    queue.add("sick")
+    await work(queue, handle, done, workers=1)
+    assert list(queue._slow) == ["sick"]
 
 
 async def test_namespaces_that_were_slow_long_ago_are_forgotten() -> None:
