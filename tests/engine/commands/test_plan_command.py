@@ -15,7 +15,11 @@ from fake_hub import PATIENT, fake_hub
 
 from octavo_engine.cli import main
 from octavo_engine.commands import plan
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine.startup.memory_plan_rows import short_context
+from octavo_engine.engine.startup.sizing import size_engine
 from octavo_engine.model.layers.operations import choose_compute
+from octavo_engine.model.source import resolve_model
 from octavo_engine.sizes import parse_size
 
 LLAMA_70B = {
@@ -131,6 +135,33 @@ def test_the_fullest_of_uneven_ranks_is_planned(ranks, weights, kv, capsys):
     assert main(["plan", "smollm2", "--gpu-memory", "24GiB", f"--tensor-parallel-size={ranks}"]) == 0
     table = rows(capsys.readouterr().out)
     assert (table["weights"], table["KV per token"]) == (weights, kv)
+
+
+def test_a_context_that_is_shorter_than_the_models_says_so(capsys):
+    """A server would refuse prompts that the model was made for, and nothing would have said why."""
+    cases = {"1MiB": "32 of the model's 8,192 tokens: no more fit", "1GiB": "8,192 tokens (--max-model-len)"}
+    for size, context in cases.items():
+        assert main(["plan", "smollm2", "--device", "cpu", "--kv-cache-memory", size]) == 0
+        assert rows(capsys.readouterr().out)["context"] == context
+    arguments = ["plan", "smollm2", "--device", "cpu", "--kv-cache-memory", "1MiB", "--max-model-len", "32"]
+    assert main(arguments) == 0
+    assert rows(capsys.readouterr().out)["context"] == "32 tokens (--max-model-len)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kv_cache_memory": 1 << 20}, "32 of the model's 8,192 tokens, since the KV cache of 720.0 KiB holds no more; "
+         "for all of them it needs 180.0 MiB: raise --kv-cache-memory"),
+        ({"num_kv_blocks": 4}, "64 of the model's 8,192 tokens, since .*: raise --num-kv-blocks"),
+        ({"kv_cache_memory": 1 << 20, "max_model_len": 32}, "^$"),
+        ({"kv_cache_memory": 1 << 30}, "^$"),
+    ],
+)  # fmt: skip
+def test_an_engine_warns_of_a_context_that_is_shorter_than_the_models(settings, words):
+    config = EngineConfig(model="smollm2", device="cpu", **settings)
+    sizing = size_engine(config, resolve_model("smollm2", None, lambda *_: None))
+    assert re.search(words, short_context(config, sizing.resolved, sizing.plan))
 
 
 def test_a_length_that_does_not_fit_names_one_that_does(llama_70b, capsys):

@@ -36,10 +36,37 @@ def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig,
             for w in need.windows
         ),
         *((("states", f"{plan.blocks_of(None, states=True):,} of {format_size(need.state)}"),) if need.state else ()),
-        ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
+        ("context", _context(config, resolved, plan)),
         ("sequences", f"{plan.full_sequences:,} of full length at a time"),
         ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),
     ]
+
+
+def short_context(config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan) -> str:
+    """Return a sentence if the context is shorter than the model's because the KV cache holds no more, else ""."""
+    longest = resolved.longest_context(config)
+    if config.max_model_len is not None or plan.max_model_len >= longest:
+        return ""
+    full = format_size(plan.shares.bytes(-(-longest // plan.block_size)))
+    knob = _larger_cache(config, resolved)
+    return (
+        f"the context is {plan.max_model_len:,} of the model's {longest:,} tokens, since the KV cache of "
+        f"{format_size(plan.kv_bytes)} holds no more; for all of them it needs {full}: {knob}"
+    )
+
+
+def _larger_cache(config: EngineConfig, resolved: ResolvedConfig) -> str:
+    if config.num_kv_blocks is not None:
+        return "raise --num-kv-blocks"
+    if config.kv_cache_memory is not None or resolved.device.type == "cpu":
+        return "raise --kv-cache-memory"
+    return "raise --gpu-memory-utilization, or use larger GPUs"
+
+
+def _context(config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan) -> str:
+    if not short_context(config, resolved, plan):
+        return f"{plan.max_model_len:,} tokens (--max-model-len)"
+    return f"{plan.max_model_len:,} of the model's {resolved.longest_context(config):,} tokens: no more fit"
 
 
 def _cache_rows(plan: MemoryPlan, kv_per_token: str, *, causal: bool) -> Rows:

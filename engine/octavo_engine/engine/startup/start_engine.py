@@ -22,7 +22,7 @@ from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.info import AdapterInfo, EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.startup.load_phases import overall
-from octavo_engine.engine.startup.memory_plan_rows import plan_rows
+from octavo_engine.engine.startup.memory_plan_rows import plan_rows, short_context
 from octavo_engine.engine.startup.pooled_info import classifier_info, embedding_info
 from octavo_engine.engine.startup.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.startup.rank import encode_job, encode_memory_plan
@@ -74,6 +74,8 @@ def start_engine(
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
+    if warning := short_context(config, sizing.resolved, sizing.plan):
+        log.warning(warning)
     device = sizing.describe_device(config.tensor_parallel_size)
     planned(plan_rows(config, files, sizing.resolved, sizing.plan, device))
     sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
