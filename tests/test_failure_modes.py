@@ -386,10 +386,12 @@ SHOWN: dict[str, dict[str, str]] = {
         "without end":
         """operator/test_foreign_objects.py
             test_many_pods_that_left_their_deployment_are_one_problem_and_what_changes_labels_is_to_be_found""",
-        "the Service is created again by another client without an address (`clusterIP: None`), or gets fields of a"
-        " load balancer":
+        "the Service is created again by another client without an address (`clusterIP: None`), or gets fields of a "
+        "load balancer, `internalTrafficPolicy: Local`, or the label `service.kubernetes.io/service-proxy-name`":
         """operator/test_drift.py test_a_service_that_another_client_has_made_headless_is_made_anew
-            test_harmless_fields_that_others_add_to_a_service_stay""",
+            test_harmless_fields_that_others_add_to_a_service_stay
+            operator/test_added_fields.py
+            test_a_label_by_which_kube_proxy_ignores_the_service_is_added_and_other_labels_are_not""",
         "a child object is being deleted and a finalizer holds it":
         """operator/test_deletion.py test_a_child_that_is_about_to_go_is_waited_for_and_reported_if_it_stays""",
         "an LLMService is deleted, and a finalizer of another program holds it":
