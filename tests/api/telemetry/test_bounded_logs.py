@@ -20,7 +20,7 @@ from octavo_engine.process_setup import logs
 from octavo_engine.process_setup.logs import JSONLines
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.openai.batches.storage import StorageError, on_disk
-from octavo_engine.server.telemetry.access_log import AccessLog
+from octavo_engine.server.telemetry.access_log import AccessLog, clients_trace
 from octavo_engine.server.telemetry.trace_context import trace_context
 from tests.api.hostile import TEXT, raw
 from tests.api.served import Served, write_keys
@@ -147,6 +147,23 @@ def test_no_log_holds_a_key_of_the_server_wherever_a_client_writes_it(
     assert len([record for record in records if record.name == "octavo.access"]) == 7
     written = "\n".join(JSONLines().format(record) + record.getMessage() for record in records)
     assert all(each not in written for each in (key, quote(key, safe=""), key[:20]))
+
+
+def test_no_long_text_is_searched_for_keys() -> None:
+    searched: list[int] = []
+
+    class Recorder:
+        def hide(self, text: str) -> str:
+            searched.append(len(text))
+            return text
+
+    long = "x" * 30_000
+    headers = [(b"traceparent", f"01-{'a' * 32}-{'b' * 16}-01-{long}".encode())]
+    scope = scope_of(f"/{long}", f"/{long}".encode()) | {"method": long, "headers": headers}
+    scope["state"] = {"request_id": "r", "known_keys": Recorder()}
+    assert clients_trace(scope) is not None
+    AccessLog().write(scope, 404)
+    assert len(searched) >= 4 and max(searched) <= 2048
 
 
 def test_an_answer_that_is_cut_off_is_logged_as_such(

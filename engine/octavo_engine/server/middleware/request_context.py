@@ -23,8 +23,8 @@ from octavo_engine.server.connections.connection import (
 )
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
 from octavo_engine.server.middleware.metering import limits_of
-from octavo_engine.server.telemetry.access_log import AccessLog, without_keys
-from octavo_engine.server.telemetry.trace_context import TraceContext, trace_context
+from octavo_engine.server.telemetry.access_log import AccessLog, clients_trace, without_keys
+from octavo_engine.server.telemetry.trace_context import TraceContext
 from octavo_engine.server.telemetry.tracing import RequestSpan, Tracing
 
 log = logging.getLogger("octavo.server")
@@ -105,7 +105,7 @@ class RequestContext:
         if self._tracing is not None and scope["method"] == "POST" and scope["path"] in GENERATING:
             span = self._tracing.begin(scope)
             return span, span.context
-        return None, trace_context(without_keys(Headers(scope=scope).get("traceparent", ""), scope))
+        return None, clients_trace(scope)
 
 
 class _Answer:

@@ -16,14 +16,14 @@ from octavo_engine.server.admission.auth import KeyRing, key_of, presented_key
 from octavo_engine.server.admission.paths import OPEN_PATHS
 from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.telemetry.trace_context import TraceContext
+from octavo_engine.server.telemetry.trace_context import TraceContext, trace_context
 
 log = logging.getLogger("octavo.access")
 
 LINES_PER_SECOND = 50.0
 _BURST = 500.0
 _LONGEST_PATH, _MOST_READ = 200, 2048
-"""Bytes of a path that are logged, and that are searched for keys before."""
+"""Bytes of a path that are logged, and bytes of a path or a method that are searched for keys before."""
 _KEY = re.compile(r"(?i)(sk|key|token)[-_=][A-Za-z0-9_-]{6,}")
 _SHORTEST_KEY = 6
 """Characters of a key that is looked for, so that a key of one letter does not make all lines unreadable."""
@@ -49,7 +49,7 @@ class AccessLog:
         if omitted := self._lines.take_omitted():
             log.info("%d requests were not logged: too many came at once", omitted)
         client = scope.get("client") or ("", 0)
-        method, path, names = without_keys(scope["method"], scope)[:20], _path_of(scope), _names(scope)
+        method, path, names = without_keys(scope["method"][:_MOST_READ], scope)[:20], _path_of(scope), _names(scope)
         suffix = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())
         fields = {"client": client[0], "method": method, "path": path, "status": status, "cut_off": cut_off, **names}
         log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, suffix, extra={"fields": fields})
@@ -87,3 +87,11 @@ def without_keys(text: str, scope: Scope) -> str:
         if len(key := presented_key(Headers(scope=scope))) >= _SHORTEST_KEY:
             text = text.replace(key, "...")
     return _KEY.sub(r"\1-...", text)
+
+
+def clients_trace(scope: Scope) -> TraceContext | None:
+    """Return the trace context that a request's client sent; None if there is none, or if its ids are an API key."""
+    trace = trace_context(Headers(scope=scope).get("traceparent", ""))
+    if trace is None or any(without_keys(each, scope) != each for each in (trace.trace_id, trace.parent_id)):
+        return None
+    return trace

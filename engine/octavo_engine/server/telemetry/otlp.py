@@ -36,8 +36,8 @@ from starlette.types import Scope
 
 from octavo_engine import __version__
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.telemetry.access_log import without_keys
-from octavo_engine.server.telemetry.trace_context import TraceContext, trace_context
+from octavo_engine.server.telemetry.access_log import clients_trace, without_keys
+from octavo_engine.server.telemetry.trace_context import TraceContext
 from octavo_engine.server.telemetry.tracing import Answered, SequenceTimes
 
 _OPERATIONS = {
@@ -52,6 +52,8 @@ _MOST_SEQUENCES = 16
 """The most sequences of one request that have spans of their own."""
 _CLOSING = 2.0
 """Seconds for the last spans to be sent while the server ends."""
+_LONGEST_STATE = 512
+"""Characters of a `tracestate` that is passed on, as W3C asks for; each is searched for keys."""
 _TRACES_PATH = "/v1/traces"
 
 
@@ -76,9 +78,9 @@ class OtlpTracing:
     def begin(self, scope: Scope) -> OtlpSpan:
         """Begin the span of a request whose headers have arrived; its parent is the span in `traceparent`."""
         headers = Headers(scope=scope)
-        parent, state = (without_keys(headers.get(name, ""), scope) for name in ("traceparent", "tracestate"))
-        trace = trace_context(parent)
-        context = None if trace is None else set_span_in_context(_parent_span(trace, state))
+        parent, state = clients_trace(scope), headers.get("tracestate", "")
+        state = without_keys(state, scope) if len(state) <= _LONGEST_STATE else ""
+        context = None if parent is None else set_span_in_context(_parent_span(parent, state))
         operation = _OPERATIONS.get(scope["path"]) or scope["path"].rpartition("/")[2]
         span = self._tracer.start_span(
             f"{operation} {self._model}",
