@@ -584,6 +584,19 @@ def test_two_keys_that_transfer_all_they_may_leave_places_for_others(
     kept.close()
 
 
+def test_thirty_keys_that_transfer_all_they_may_leave_places_for_others(tmp_path: Path) -> None:
+    """Ten keys whose uploads dripped kept those of all others away for ten minutes."""
+    kept = Storage(tmp_path, 100, lambda: True)
+    with contextlib.ExitStack() as held:
+        for name in range(30):
+            with contextlib.suppress(APIError):
+                while True:
+                    held.enter_context(kept.transfer(kept.of(str(name))))
+        with kept.transfer(kept.of("other")):
+            pass
+    kept.close()
+
+
 def test_lists_count_until_they_are_read_and_files_of_batches_count_among_a_keys_files(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

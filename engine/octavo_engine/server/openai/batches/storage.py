@@ -39,8 +39,8 @@ MAX_ALL_TRANSFERS = 128
 """Files that all keys together may be uploading or reading at a time: each is open on the disk."""
 RESERVED_TRANSFERS = 4
 """Files that each of several keys may be uploading or reading although other keys have used up MAX_ALL_TRANSFERS."""
-MOST_OPEN = MAX_ALL_TRANSFERS + 32
-"""Files that are open for clients at a time, with the reserved ones."""
+MOST_OPEN = 2 * MAX_ALL_TRANSFERS
+"""Files that are open for clients at a time, with the reserved ones: enough of these for 32 keys."""
 MAX_ACTIVE = 16
 """Batches of one key that have not ended."""
 _NO_KEY = "anyone"
