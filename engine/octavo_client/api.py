@@ -106,7 +106,8 @@ def without_number(message: str) -> str:
 def model_names(base: str, response: httpx2.Response) -> list[str]:
     """Return the names in an answer of /v1/models; raises ClientError if there is none."""
     if response.status_code != 200:
-        hint = f"; give one with --api-key-file FILE or in {KEY_VARIABLE}" if response.status_code == 401 else ""
+        ways = f"; give one in {KEY_VARIABLE}, or with --api-key-file FILE (kubectl octavo: --api-key-secret SECRET)"
+        hint = ways if response.status_code == 401 else ""
         raise ClientError(f"{base}/models answers {response.status_code}: {error_message(response.content)}{hint}")
     try:
         names = [str(model["id"]) for model in response.json()["data"]]

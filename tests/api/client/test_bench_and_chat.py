@@ -116,7 +116,7 @@ def test_a_key_need_not_be_in_the_command(
     assert chat.run(parse(chat, server.url)) == 0
     assert len(server.engine.requests) == 2
     file.write_text("sk-wrong")  # what is given goes before the environment
-    with pytest.raises(ClientError, match=r"401: .*; give one with --api-key-file FILE or in OCTAVO_API_KEY"):
+    with pytest.raises(ClientError, match=r"401: .*; give one in OCTAVO_API_KEY, .* octavo: --api-key-secret SECRET\)"):
         chat.run(parse(chat, server.url, "--api-key-file", str(file)))
 
 
