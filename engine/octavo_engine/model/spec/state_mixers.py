@@ -83,7 +83,8 @@ class Mamba2Spec:
     norm: GatedNormSpec | None
     """The norm of the result, around the gate; None: there is only the gate."""
     least_step: float = 0.0
-    """Time steps are at least this."""
+    """Time steps are at least this, in prompts and answers alike, so that how a text is cut into steps changes nothing.
+    transformers 5.23 does not limit those of one token with a cache, and so differs where steps are shorter."""
     scales: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
     """Factors of gate, x, b, c and time steps, applied as they are projected (Falcon-H1)."""
 
