@@ -1,4 +1,4 @@
-"""Children in which admission has changed what decides whether they serve: they are tried again once a minute.
+"""Children in which admission has changed what decides whether they serve and end: they are tried again once a minute.
 
 A webhook or policy that changes our fields changes them in each write, so that a write at once would be of no use; and
 no event reports that it is gone.
@@ -51,13 +51,15 @@ class AdmissionRetries:
 
 
 def is_changed_by_admission(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Return True if a child lacks the label by which the watches, and a Service's EndpointSlices, are known; if a
-    Service selects other pods or leads to another port; or if a Deployment has other replicas, or another image with
-    which nothing serves.
+    """Return True if a child lacks the label by which the watches, and a Service's EndpointSlices, are known, or its
+    owner; if a Service selects other pods or leads to another port; or if a Deployment has other replicas, or another
+    image with which nothing serves.
     """
     wanted, there = manifest["spec"], live.get("spec") or {}
     label = (manifest["metadata"].get("labels") or {}).get(SERVICE_LABEL)
     if (live["metadata"].get("labels") or {}).get(SERVICE_LABEL) != label:  # no watch reports its changes
+        return True
+    if not _owners(manifest) <= _owners(live):  # it would stay when the LLMService is deleted
         return True
     if manifest["kind"] == "Service":
         return bool(wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
@@ -66,6 +68,10 @@ def is_changed_by_admission(manifest: Mapping[str, Any], live: Mapping[str, Any]
     # A webhook may have put a mirror's image there, which is as good where it can be pulled.
     good_image = live["status"].get("availableReplicas") or live["engineImage"] == engine_image(wanted)
     return not good_image or ("replicas" in wanted and wanted["replicas"] != there.get("replicas"))
+
+
+def _owners(child: Mapping[str, Any]) -> set[str]:
+    return {owner["uid"] for owner in child["metadata"].get("ownerReferences") or ()}
 
 
 def _targets(spec: Mapping[str, Any]) -> list[Any]:

@@ -93,6 +93,7 @@ BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
     ("PodDisruptionBudget", {"metadata": {"labels": {SERVICE_LABEL: GONE}}}),
     ("Deployment", {"spec": {"replicas": 0}}),
     ("Deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": "mirror/gone"}]}}}}),
+    ("Deployment", {"metadata": {"ownerReferences": []}}),
 ]
 
 
