@@ -173,7 +173,8 @@ class Cluster:
         metadata, kind = manifest["metadata"], BY_NAME[manifest["kind"]]
         path = kind.path(metadata["namespace"], metadata["name"])
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
-        patch = {"spec": _joined(manifest["spec"], nulls(added).get("spec", {}))}
+        removed = nulls(added)  # of a Service also a label
+        patch = {**removed, "spec": _joined(manifest["spec"], removed.get("spec", {}))}
         if dry_run:
             return await self.server.request("PATCH", path, patch, [*query, ("dryRun", "All")], _MERGE)
         await self.server.write("patch", kind.name, "PATCH", path, patch, query, _MERGE)

@@ -57,6 +57,14 @@ async def test_fields_that_others_have_added_are_removed_by_the_same_patch() -> 
     assert server.sent[0][1] == {"spec": {"a": {"ours": 1, "theirs": None}, "b": {"c": None}}}
 
 
+async def test_a_label_that_another_has_added_is_removed_too() -> None:
+    server, label = Recorded(conflicts=0), "service.kubernetes.io/service-proxy-name"
+    for dry_run in (True, False):
+        await Cluster(server).put_back(SERVICE, [("metadata", "labels", label)], dry_run)
+    for _, patch in server.sent[:2]:
+        assert patch == {"metadata": {"labels": {label: None}}, "spec": {"ports": PORTS}}
+
+
 async def test_a_try_writes_nothing() -> None:
     server = Recorded(conflicts=0)
     server.may_write_for = lambda: 0.0
