@@ -35,8 +35,9 @@ def use_one_heap() -> None:
 
     By default a thread has a heap of its own, made of parts of 64 MiB. Of the temporary tensors of a step, of up to
     32 MiB each, so few fit into what is left of a part that a step of 2,040 tokens held 150 MiB of Gemma 3's 65 MiB,
-    and more than the memory plan counts. In one heap it holds 81 to 129 MiB (bench/memory_plan.py). With a mapping for
-    each tensor it would hold 65 MiB, but the prompt would take a third longer, as the kernel clears each page again.
+    and more than the memory plan counts. In one heap it holds 81 to 129 MiB. With a mapping for each tensor it would
+    hold 65 MiB, but the kernel clears each page again, which takes 28 % more CPU time for a prompt
+    (bench/results/2026-11-29-memory-plan-3.md).
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(_ARENA_MAX, 1)
