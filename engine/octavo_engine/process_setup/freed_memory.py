@@ -31,7 +31,9 @@ def keep_little_freed_memory() -> None:
 
 
 def use_one_heap() -> None:
-    """Let all threads that are started from now on allocate from one heap.
+    """Let all threads allocate from one heap. To be called before there are threads.
+
+    The heap of a thread that there is already stays, and later threads share it with the main one.
 
     By default a thread has a heap of its own, made of parts of 64 MiB. Of the temporary tensors of a step, of up to
     32 MiB each, so few fit into what is left of a part that a step of 2,040 tokens held 150 MiB of Gemma 3's 65 MiB,

@@ -30,6 +30,13 @@ sys.argv[1:] = ["ipc://unused", "text"]
 process.msgspec.json.decode = report
 process.main()
 """
+RANK = """
+import sys
+from octavo_engine.engine.startup import rank
+sys.argv[1:] = ["1", "2", "3", "4", "5"]
+rank.SharedMemoryQueue = report
+rank.main()
+"""
 LLM = """
 import octavo_engine.llm
 octavo_engine.llm.resolve_model = report
@@ -48,4 +55,5 @@ def in_main_heap(code: str) -> bool:
 def test_threads_of_an_engine_share_the_heap() -> None:
     assert not in_main_heap("report()")
     assert in_main_heap(ENGINE)
+    assert in_main_heap(RANK)
     assert in_main_heap(LLM)

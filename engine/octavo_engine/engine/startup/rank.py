@@ -23,7 +23,7 @@ from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.process_setup import logs
-from octavo_engine.process_setup.freed_memory import keep_returning_freed_memory
+from octavo_engine.process_setup.freed_memory import keep_returning_freed_memory, use_one_heap
 from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.memory.device_memory import device_memory
 from octavo_engine.runner.memory.kv_blocks import WindowNeed
@@ -88,6 +88,7 @@ def main() -> int:
     rank, size, memory, rendezvous, parent = map(int, sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 decides when to end
         signal.signal(number, signal.SIG_IGN)
+    use_one_heap()  # before the first thread
     queue = SharedMemoryQueue(memory, size)
     tie_to_parent(parent, queue, rank)
     keep_returning_freed_memory()
