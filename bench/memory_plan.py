@@ -216,7 +216,9 @@ def measure(kind: str, models: Path) -> dict[str, tuple[int, int]]:
     """Run an engine; return the planned and the measured bytes of each item of the plan."""
     from octavo_engine.engine.startup import start_engine, worker_setup
     from octavo_engine.llm import LLM
+    from octavo_engine.process_setup.freed_memory import use_one_heap
 
+    use_one_heap()  # before the first thread, as the engine process does
     model, settings = _SETTINGS[kind]
     if model in _SHAPES or model in _SCHEMES:
         name = str(models / model)

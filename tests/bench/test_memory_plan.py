@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench import memory_plan
 from bench.memory_plan import count_tokens_of_steps, require_largest_step
 from octavo_engine.core.step import Chunk, StepPlan
 from octavo_engine.core.step_cost import StepCost
+from octavo_engine.process_setup import freed_memory
 from octavo_engine.runner.worker import Worker
 
 
@@ -34,3 +37,18 @@ def test_steps_are_counted_and_none_is_cut_for_the_time_that_it_takes(monkeypatc
     assert cost.tokens_within(1.0, 2040) == 2040
     assert Worker.forward(worker, plan, in_parts=False) == (worker, plan, False)
     assert steps == [101]
+
+
+def test_threads_get_one_heap_before_the_first_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a thread before it, an engine's threads would share two heaps, which is not what a server takes."""
+    done: list[str] = []
+
+    def begin() -> None:
+        done.append("the first thread")
+        raise RuntimeError("enough is known")
+
+    monkeypatch.setattr(freed_memory, "use_one_heap", lambda: done.append("one heap"))
+    monkeypatch.setattr(memory_plan, "_Memory", begin)
+    with pytest.raises(RuntimeError, match="enough is known"):
+        memory_plan.measure("gguf", Path())
+    assert done == ["one heap", "the first thread"]
