@@ -89,10 +89,17 @@ def _without_all(schema: dict[str, Any], names: Any) -> Any:
     if not all(isinstance(name, str) for name in names):
         return None
     if len(names) == 1:
-        return {**schema, "properties": {**own, names[0]: False}}
+        return _without_property(schema, names[0])
     if "anyOf" in schema:
         return None
-    return {**schema, "anyOf": [{"properties": {name: False}} for name in dict.fromkeys(names)]}
+    return {**schema, "anyOf": [_without_property({}, name) for name in dict.fromkeys(names)]}
+
+
+def _without_property(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the schema without objects that have this property. One that lists no property still allows all others."""
+    own = schema.get("properties", {})
+    others = {} if own else {"additionalProperties": True}
+    return {**others, **schema, "properties": {**own, name: False}}
 
 
 def _other_texts(texts: Iterable[str]) -> str:
