@@ -23,7 +23,7 @@ def interpret_quickly() -> None:
     interpreter._get_np_dtype = _cached_by_name(interpreter._get_np_dtype)
     interpreter._patch_lang = _once_for_each(interpreter._patch_lang)
     InterpretedFunction.__call__ = _call
-    core.block_type.__init__ = _sharing_attributes(core.block_type.__init__)
+    core.block_type.__init__ = sharing_attributes(core.block_type.__init__)
     core.tensor.__init__ = _sharing_shapes(core.tensor.__init__)
 
 
@@ -39,12 +39,13 @@ def _cached_by_name(function: Any) -> Any:
     return cached
 
 
-def _sharing_attributes(initialize: Any) -> Any:
+def sharing_attributes(initialize: Any) -> Any:
     """Types of blocks with the same elements and sizes are equal; each checks and wraps its sizes otherwise."""
     found: dict[Any, dict[str, Any]] = {}
 
     def shared(self: Any, element_ty: Any, shape: Any) -> None:
-        key = (element_ty.name, *(getattr(size, "value", size) for size in shape))
+        sizes = [getattr(size, "value", size) for size in shape]
+        key = (element_ty.name, *sizes, *map(type, sizes))  # 64.0 is equal to 64, and refused
         if (attributes := found.get(key)) is None:
             initialize(self, element_ty, shape)
             found[key] = dict(vars(self))
