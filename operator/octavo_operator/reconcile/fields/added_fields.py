@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER
+from octavo_operator.api.value_at import value_at
 from octavo_operator.reconcile.fields.ownership import is_item
 
 Path = tuple[str | int, ...]
@@ -39,6 +40,9 @@ the policy Local serves only nodes with a pod of the model, and a Service that n
 kube-proxy. What else a Service has, such as its session affinity, is the administrator's.
 """
 
+_DEFAULTS: Mapping[tuple[str, ...], str] = {("spec", "internalTrafficPolicy"): "Cluster"}
+"""The values that the API server sets where a manifest says nothing: a client that creates the object, as a restore
+from a backup does, owns them too, and what is removed is there again at once."""
 
 _OURS_WHERE_REFUSED = {**_OURS, "Service": _SPEC}
 """A Service that is no longer of type LoadBalancer may not have the fields of that type, such as source ranges."""
@@ -51,12 +55,14 @@ def added_fields(manifest: Mapping[str, Any], live: Mapping[str, Any], refused: 
     """
     roots = (_OURS_WHERE_REFUSED if refused else _OURS).get(manifest["kind"], ())
     found = [path for fields in _of_others(live) for path in _added(fields, manifest, live, ())]
-    return sorted({path for path in found if any(path[: len(root)] == root for root in roots)}, key=str)
+    in_ours = {path for path in found if any(path[: len(root)] == root for root in roots)}
+    return sorted((path for path in in_ours if not _is_default(live, path)), key=str)
 
 
 def is_shared(kind: str, live: Mapping[str, Any]) -> bool:
     """Return True if another manager has set anything in the parts of a live object that are ours."""
-    return any(_has(fields, root) for fields in _of_others(live) for root in _OURS.get(kind, ()))
+    roots = [root for root in _OURS.get(kind, ()) if not _is_default(live, root)]
+    return any(_has(fields, root) for fields in _of_others(live) for root in roots)
 
 
 def nulls(paths: Iterable[Path]) -> dict[str, Any]:
@@ -78,6 +84,10 @@ def _of_others(live: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     entries = live["metadata"].get("managedFields") or ()
     others = (each for each in entries if each.get("manager") != FIELD_MANAGER and "subresource" not in each)
     return [each.get("fieldsV1") or {} for each in others]
+
+
+def _is_default(live: Mapping[str, Any], path: Path) -> bool:
+    return any(path == root and value_at(live, str, *root) == value for root, value in _DEFAULTS.items())
 
 
 def _has(fields: Mapping[str, Any], root: Iterable[str]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from octavo_operator.reconcile.fields.added_fields import added_fields, is_shared, nulls
 
 ENGINE = {"name": "engine", "env": [{"name": "OURS", "value": "1"}], "ports": [{"containerPort": 8000}]}
@@ -42,6 +44,16 @@ def test_a_label_by_which_kube_proxy_ignores_the_service_is_added_and_other_labe
     ours = {"kind": "Service", "metadata": {"labels": labels}, "spec": {}}
     assert added_fields(ours, {**ours, "metadata": theirs}) == [("metadata", "labels", proxy)]
     assert is_shared("Service", {**ours, "metadata": theirs})
+
+
+@pytest.mark.parametrize(("policy", "is_added"), [("Local", True), ("Cluster", False)])
+def test_a_default_that_whoever_created_a_service_owns_is_not_added(policy: str, is_added: bool) -> None:
+    """As after a restore from a backup: no write changes it, and each new leader would try."""
+    entry = {"manager": "velero-server", "operation": "Update", "fieldsV1": {"f:spec": {"f:internalTrafficPolicy": {}}}}
+    there = {"metadata": {"managedFields": [entry]}, "spec": {"internalTrafficPolicy": policy}}
+    assert is_shared("Service", there) is is_added
+    found = added_fields({"kind": "Service", "metadata": {}, "spec": {}}, there)
+    assert found == ([("spec", "internalTrafficPolicy")] if is_added else [])
 
 
 def test_fields_without_a_manager_are_defaults_or_a_webhooks() -> None:
