@@ -324,6 +324,7 @@ SHOWN: dict[str, dict[str, str]] = {
             test_what_is_changed_by_hand_is_changed_back test_what_is_deleted_by_hand_comes_again""",
         "a child object is deleted again and again":
         """operator/test_field_conflicts.py test_a_child_that_is_deleted_comes_again_but_not_all_the_time
+            test_a_deployment_that_is_deleted_again_and_again_is_stalled
             operator/test_endpoints.py test_a_service_that_leads_to_no_ready_pod_is_not_ready""",
         "an object with the name of a child exists, and belongs to something else":
         """operator/test_names_of_others.py test_the_owner_of_a_taken_name_is_reported

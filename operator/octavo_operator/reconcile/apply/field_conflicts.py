@@ -52,7 +52,8 @@ Child = tuple[str, str]
 class Conflict:
     """Fields of a child that others keep changing, in a sentence. `seconds`: until there is more to do or to say.
 
-    `of_pods`: among them are the pod template or the replicas of the Deployment, so that its pods are not those wanted.
+    `of_pods`: among them are the pod template or the replicas of the Deployment, or it is deleted as a whole, so that
+    its pods are not those wanted.
     """
 
     child: Child
@@ -155,7 +156,7 @@ class FieldConflicts:
                 child,
                 _sentence(child, reverts),
                 min(_next(*each, now) - now for each in reverts.items()),
-                any(path == REPLICAS or _is_of_template(path) for path in reverts),
+                any(_decides_pods(child, path) for path in reverts),
             )
             for child, reverts in contested.items()
         ]
@@ -199,6 +200,12 @@ def _next_pause(before: _Revert | None, slow: bool) -> float:
 def _costs_pods(path: Path, who: str) -> bool:
     """Return True if each change of a field by the manager `who`, and each revert, starts or ends pods."""
     return _is_of_template(path) or _is_scaled(path, who)
+
+
+def _decides_pods(child: Child, path: Path) -> bool:
+    """Return True if its pods are others than those wanted while this field of a child keeps being changed."""
+    is_deleted = child[0] == "Deployment" and path == ()
+    return is_deleted or path == REPLICAS or _is_of_template(path)
 
 
 def _is_of_template(path: Path) -> bool:

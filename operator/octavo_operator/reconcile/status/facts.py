@@ -36,7 +36,7 @@ class Result:
     conflicts: Sequence[Problem] = ()
     """One for each child over whose fields there is a conflict."""
     conflict_of_pods: Problem | None = None
-    """The one of these that is over the Deployment's pod template or replicas."""
+    """The one of these that is over the Deployment's pod template or replicas, or says that it keeps being deleted."""
     route_conflict: str = ""
     """The sentence of a conflict over the Service's fields; empty: there is none."""
     rollout: RolloutState = field(default_factory=RolloutState)

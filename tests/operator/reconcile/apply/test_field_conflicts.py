@@ -323,6 +323,17 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
     assert "keeps being deleted by another client. It is created again" in server.condition("Degraded")["message"]
 
 
+async def test_a_deployment_that_is_deleted_again_and_again_is_stalled(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for _ in range(2):
+        server.remove("Deployment")
+        await operator.reconcile(KEY)
+    for kind in ("Degraded", "Progressing", "Reconciling", "Stalled"):
+        assert server.reason(kind) == "FieldConflict"
+        assert "Deployment good keeps being deleted by another client" in server.condition(kind)["message"]
+
+
 async def test_ports_that_others_keep_adding_are_a_conflict(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
