@@ -147,11 +147,13 @@ def test_a_digest_instead_of_the_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [("/v1/models/Qm9vCg+/x7=", "/v1/models/..."), ("xQm9vCg+/x7=y", "x...y"), ("Qm9vCg+/x7=" * 3, "........."),
+     ("/Qm9vCg+/x7=-9k/Qm9vCg+/x7=-9l", "/.../...-9l"),
      ("Qm9vCg+/x8=", "Qm9vCg+/x8="), ("id=dIgEsTeD/1", "id=.../1"), ("a b", "a b"), ("", "")],
 )  # fmt: skip
 def test_known_keys_are_hidden_in_a_text(text: str, shown: str, tmp_path: Path) -> None:
     digest = hashlib.sha256(b"dIgEsTeD").hexdigest()
     entries = [{"name": "a", "key": "Qm9vCg+/x7="}, {"name": "b", "keySha256": digest}, {"name": "c", "key": "a"}]
+    entries += [{"name": "longer", "key": "Qm9vCg+/x7=-9k"}]
     path = tmp_path / "keys.yaml"
     path.write_text(json.dumps({"keys": entries}))
     assert KeyRing(path).hide(text) == shown

@@ -148,15 +148,16 @@ class KeyRing:
 
         A key that the file gives by its digest is found if it stands between characters such as `/`, `=` and spaces.
         """
-        shown, at = list[str](), 0
-        while at < len(text):
-            length = self._length_of_key(text, at)
-            shown.append("..." if length else text[at])
-            at += length or 1
+        known, shown, end = self._lengths, list[str](), 0
+        for at in [at for at in range(len(text)) if hash(text[at : at + _SHORTEST_HIDDEN]) in known]:
+            if at >= end and (length := self._length_of_key(text, at)):
+                shown += (text[end:at], "...")
+                end = at + length
+        shown.append(text[end:])
         return _PIECE.sub(lambda piece: piece[0] if self.owner_of(piece[0]) is None else "...", "".join(shown))
 
     def _length_of_key(self, text: str, at: int) -> int:
-        """Return the length of a known key that begins at a place of the text; 0 if there is none."""
+        """Return the length of the longest known key that begins at a place of the text; 0 if there is none."""
         lengths = self._lengths.get(hash(text[at : at + _SHORTEST_HIDDEN]), ())
         return next((each for each in lengths if self.owner_of(text[at : at + each]) is not None), 0)
 
@@ -180,8 +181,9 @@ class KeyRing:
         for key in (entry.key for entry in entries if entry.key is not None):
             if len(key) >= _SHORTEST_HIDDEN:
                 lengths.setdefault(hash(key[:_SHORTEST_HIDDEN]), set()).add(len(key))
-        self._lengths = lengths
-        """The lengths of the keys whose first letters have this hash."""
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
+        """The lengths of the keys whose first letters have this hash, the longest first: a key may begin with another,
+        and what follows that one is not to be shown."""
         self.names = frozenset(self._by_name)
         if not self._priorities and any(entry.priority for entry in entries):
             log.warning(
