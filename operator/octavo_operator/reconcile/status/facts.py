@@ -169,8 +169,8 @@ class Facts:
         What admission changes is no conflict of two managers: a write would be changed in the same way again.
         """
         there, result = (self.deployment.get("spec") or {}).get("replicas"), self.result
-        known = result.problem or result.unserved or result.refused or result.conflicts
-        if self.scaled or self.stale_scaler or known or there in (None, self.desired):
+        unapplied = result.problem or result.unserved or result.refused or result.conflicts or result.ends
+        if self.scaled or self.stale_scaler or unapplied or there in (None, self.desired):
             return None
         return Problem(
             Reason.FIELD_CONFLICT,

@@ -151,6 +151,17 @@ COMBINATIONS: list[tuple[str, LLMServiceStatus, dict[str, str]]] = [
         },
     ),
     (
+        "it is being deleted, and another client has changed the replicas since, which nothing sets back any more",
+        seen(pod(container=SERVING), result=Result(ends=ENDS), of={"replicas": 2}, ready=1),
+        {
+            "Ready": "True FewerReplicas",
+            "Degraded": "False AsExpected nothing is wrong",
+            "Progressing": "False BeingDeleted",
+            "Reconciling": "False BeingDeleted",
+            "Stalled": "False AsExpected",
+        },
+    ),
+    (
         "it is suspended, and pods that were evicted before are still listed",
         seen(FAILED, {**FAILED, "metadata": {**FAILED["metadata"], "name": "good-2"}}, of={"suspend": True}, wanted=0,
              total=0, updated=0),
