@@ -87,6 +87,13 @@ def test_how_vectors_are_made_is_read_from_the_files(tmp_path: Path) -> None:
         config = {"word_embedding_dimension": 4, "pooling_mode_cls_token": False, f"pooling_mode_{field}": True}
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({**config, "include_prompt": True}))
         assert read_pooling(files) == PoolingConfig(expected, normalize=False)
+    of_mode = {"mean": "mean", "weightedmean": "weightedmean", ("cls", "mean_sqrt_len_tokens"): "cls and mean_sqrt_len"}
+    for mode, expected in of_mode.items():  # newer versions; the fields of older ones do not count beside it
+        newer = {"embedding_dimension": 4, "pooling_mode": mode, "pooling_mode_max_tokens": True}
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(newer))
+        assert read_pooling(files).kind == expected
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 4}')
+    assert read_pooling(files).kind == "mean"
     (tmp_path / "modules.json").write_text(json.dumps([*modules, {"type": f"{kind}Normalize", "path": "2_Normalize"}]))
     assert read_pooling(files).normalize
     (tmp_path / "modules.json").write_text(json.dumps([*modules, {"type": f"{kind}LSTM", "path": "2_LSTM"}]))

@@ -127,11 +127,15 @@ def longest_text(files: ModelFiles) -> int | None:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    """Return the one kind of pooling that is switched on."""
-    named = config.get("pooling_mode")
-    chosen = [named] if isinstance(named, str) else []
-    chosen += [name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name]
-    return " and ".join(_MODES.get(name, name) for name in chosen) or "none"
+    """Return the kind of pooling as sentence-transformers read it, which is the mean unless the file says another one.
+
+    Several kinds are joined by "and".
+    """
+    if (named := config.get("pooling_mode")) is not None:
+        chosen = named if isinstance(named, list) else [named]
+    else:
+        chosen = [name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name]
+    return " and ".join(_MODES.get(name, name) for name in map(str, chosen)) or "mean"
 
 
 def _read(path: Path) -> Any:
