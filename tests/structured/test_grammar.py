@@ -534,6 +534,7 @@ TWO = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": 
         ({"not": {"not": {"type": "string"}}}, [1, "a"]),
         ({"type": "string", "not": {"enum": ["foo", "b", ""]}}, ["foo", "fo", "", "b", "bb", "fooo", "f", 'b"', "z"]),
         ({"type": "string", "not": {"const": "a"}, "pattern": "^[ab]$"}, ["a", "b", "ab"]),
+        ({"type": "string", "not": {"enum": ["\n", "^]-", "é"]}}, ["\n", "\t", '"', "\\", "^", "^]-", "]", "é", "e"]),
         ({"type": "string", "not": {"const": 5}}, ["a", 5]),
         (
             {"type": "string", "not": {"enum": ["a" * 64, *(f"{each:040}" for each in range(99))]}},
@@ -572,6 +573,8 @@ def test_what_other_keywords_say_as_well_is_enforced(schema: dict[str, Any], val
         {"type": "number", "not": {"type": "integer"}},
         {"type": "string", "not": {"pattern": "a"}},
         {"type": "string", "not": {"const": "a" * 65}},
+        {"type": "string", "not": {"const": '"'}},
+        {"type": "string", "not": {"enum": ["a", "b\\"]}},
         {"type": "string", "not": {"enum": [f"{each:060}" for each in range(70)]}},
         {"enum": [1, True], "not": {"const": 1}},
         {"type": "array", "not": {"required": ["a"]}},
