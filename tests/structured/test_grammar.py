@@ -588,6 +588,29 @@ def test_what_only_they_say_is_refused_by_name(schema: dict[str, Any]) -> None:
         check_grammar(json_schema_grammar({"properties": {"x": schema}}))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "allowed", "not_allowed"),
+    [
+        ('^[^"]*$', ["a", "\\"], ['a"b']),
+        (r"^[^\\]*$", ["a", '"'], ["\\"]),
+        ("^[^!-/]+$", ["a", "\\"], ['"', "/"]),
+        (r"^[^\p{L}]+$", ["1", '"', "\\"], ["a"]),
+        (r"^[^\x{65}\u{22}]+$", ["a", "\\"], ["e", '"']),
+        (r'^[^"[:digit:]]+$', ["a", "\\"], ["5", '"']),
+        ("^[^],]+$", ["a\nb", '"', "\\"], ["]", ","]),
+        (r'^\[[^"]\]$', ["[a]", "[\\]"], ['["]']),
+    ],
+)
+def test_a_string_has_no_quotation_mark_and_no_backslash_that_its_pattern_excludes(
+    pattern: str, allowed: list[str], not_allowed: list[str]
+) -> None:
+    tokens = LLTokenizer("byte")
+    names = {"type": "object", "patternProperties": {pattern: {"type": "null"}}, "additionalProperties": False}
+    for value in [*allowed, *not_allowed]:
+        assert takes(tokens, {"type": "string", "pattern": pattern}, value) == (value in allowed)
+        assert takes(tokens, names, {value: None}) == (value in allowed)
+
+
 @pytest.mark.parametrize("texts", [300, 20])
 def test_lists_that_are_too_many_are_not_counted(texts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To count those of 8,000 texts took a text worker 8 s."""

@@ -24,6 +24,7 @@ from octavo_engine.json_schema.items import UniqueLists, without_idle_uniqueness
 from octavo_engine.json_schema.names import without_property_names
 from octavo_engine.json_schema.negations import without_negation
 from octavo_engine.json_schema.numbers import with_exact_numbers
+from octavo_engine.json_schema.patterns import with_exact_pattern
 from octavo_engine.json_schema.properties import with_counted_properties, with_joined_counts
 from octavo_engine.json_schema.walk import changed_schema
 
@@ -47,7 +48,7 @@ _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
 _MAY_BE_INEXACT = re.compile(
-    r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]'
+    r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]|\[\^'
 )
 """What is in the JSON text of each schema that llguidance would not follow exactly, or refuses without need."""
 _NOTHING_ALLOWED = "NoExtensionBias"
@@ -119,7 +120,11 @@ def _narrowed(value: Any) -> Any:
         return with_joined_counts(without_property_names(each, root=value))
 
     joined = changed_schema(value, plain)
-    return changed_schema(joined, lambda each: with_exact_numbers(with_exact_format(with_counted_properties(each))))
+
+    def exact(each: dict[str, Any]) -> dict[str, Any]:
+        return with_exact_pattern(with_exact_numbers(with_exact_format(with_counted_properties(each))))
+
+    return changed_schema(joined, exact)
 
 
 def json_options(schema: ExactSchema, *, compact: bool = False) -> dict[str, Any]:
