@@ -25,9 +25,8 @@ def keep_little_freed_memory() -> None:
     size, and twice as much at the end of each heap. Bodies of 8 MB, read in turns by several threads, so left the HTTP
     process with 35 MiB of freed memory.
     """
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGE)
-        mallopt(_ARENA_MAX, _ARENAS)
+    _set_malloc_parameter(_MMAP_THRESHOLD, _LARGE)
+    _set_malloc_parameter(_ARENA_MAX, _ARENAS)
 
 
 def use_one_heap() -> None:
@@ -41,8 +40,12 @@ def use_one_heap() -> None:
     hold 65 MiB, but the kernel clears each page again, which takes 28 % more CPU time for a prompt
     (bench/results/2026-11-29-memory-plan-3.md).
     """
+    _set_malloc_parameter(_ARENA_MAX, 1)
+
+
+def _set_malloc_parameter(parameter: int, value: int) -> None:
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(_ARENA_MAX, 1)
+        mallopt(parameter, value)
 
 
 def return_freed_memory() -> None:

@@ -523,6 +523,12 @@ def compare(schedule: Schedule, figures: Counter[str]) -> None:
             assert asked.end.finish_reason in ("abort", "timeout")
 
 
+def assert_enough(figures: Counter[str], least: dict[str, int]) -> None:
+    """Each event that a test is about happened at least as often as `least` says."""
+    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
+
+
 def test_the_answers_alone_are_varied_and_hardly_any_is_a_tie(model: Model) -> None:
     assert len({tuple(answer) for answer in model.answers.values()}) > 0.95 * len(model.answers)
     assert len({token for answer in model.answers.values() for token in answer}) > VOCABULARY / 2
@@ -538,8 +544,7 @@ def test_each_request_has_the_same_answer_in_any_batch_as_alone(model: Model) ->
         compare(schedule, figures)
     print("\n" + "\n".join(f"{count:>9,} {name}" for name, count in sorted(figures.items())))
     assert figures["ties, not compared"] <= 0.005 * figures["requests"]
-    missing = {name: (figures[name], least) for name, least in LEAST.items() if figures[name] < least}
-    assert not missing, f"too little happened, (found, wanted): {missing}"
+    assert_enough(figures, LEAST)
 
 
 def test_so_it_does_where_decodes_are_replayed(model: Model) -> None:
@@ -558,8 +563,7 @@ def test_so_it_does_where_decodes_are_replayed(model: Model) -> None:
         "swapped_in_blocks": 3,
         "hits": 10,
     }
-    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
-    assert not missing, f"too little happened, (found, wanted): {missing}"
+    assert_enough(figures, least)
 
 
 @pytest.mark.parametrize("replayed", [False, True], ids=["eager", "replayed"])
@@ -583,8 +587,7 @@ def test_so_it_does_where_drafts_are_verified(model: Model, replayed: bool) -> N
         "hits": 4,
         "replays": 200 * replayed,
     }
-    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
-    assert not missing, f"too little happened, (found, wanted): {missing}"
+    assert_enough(figures, least)
 
 
 def test_so_it_does_where_a_layer_sees_a_window(tiny_model: Path) -> None:
@@ -609,8 +612,7 @@ def test_so_it_does_where_a_layer_sees_a_window(tiny_model: Path) -> None:
         "choices": 10,
         "branches": 3,
     }
-    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
-    assert not missing, f"too little happened, (found, wanted): {missing}"
+    assert_enough(figures, least)
 
 
 @pytest.mark.parametrize("speculates", [False, True], ids=["", "drafts"])
@@ -641,8 +643,7 @@ def test_so_it_does_where_answers_follow_grammars(model: Model, speculates: bool
         "choices": 20,
         "accepted drafts": 150 * speculates,
     }
-    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
-    assert not missing, f"too little happened, (found, wanted): {missing}"
+    assert_enough(figures, least)
 
 
 def follows(asked: Asked) -> bool:
