@@ -79,7 +79,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     metered = Metering(limited, open_paths, serving.arrive, serving.admission.headers_of)
     pacer = Pacer(BEGUN_AT_ONCE)
     guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"), pacer)
-    context = RequestContext(guarded, serving.keys, serving.metrics.reject, serving.tracing)
+    context = RequestContext(guarded, serving.hide_keys, serving.metrics.reject, serving.tracing)
     return Application(PacedPreflights(with_cross_origin(context, serving.config), pacer), batches)
 
 
@@ -88,7 +88,7 @@ def create_probes(serving: Serving) -> ASGIApp:
     app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_probes(app, serving, metrics=True)
     _answer_errors(app, serving)
-    return RequestContext(app, serving.keys, serving.metrics.reject)
+    return RequestContext(app, serving.hide_keys, serving.metrics.reject)
 
 
 def _add_probes(app: FastAPI, serving: Serving, *, metrics: bool) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import openai
@@ -16,6 +20,7 @@ import pytest
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server import lifecycle
 from octavo_engine.server.admission.auth import KeyRing, read_keys
+from octavo_engine.server.admission.key_search import KeySearch
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served, serve, write_keys
 
@@ -157,6 +162,37 @@ def test_known_keys_are_hidden_in_a_text(text: str, shown: str, tmp_path: Path) 
     path = tmp_path / "keys.yaml"
     path.write_text(json.dumps({"keys": entries}))
     assert KeyRing(path).hide(text) == shown
+
+
+def test_keys_that_begin_with_one_another_are_hidden_as_if_each_was_tried(tmp_path: Path) -> None:
+    """Compared with a search that tries every key at every place, the longest first."""
+    for seed in range(200):
+        draw = random.Random(seed)
+        keys = {"".join(draw.choices("ab", k=draw.randint(6, 14))) for _ in range(draw.randint(1, 30))}
+        text = "".join(draw.choices("ab-", k=300))
+        tried = "|".join(sorted(keys, key=len, reverse=True))
+        assert KeySearch(keys).hide(text) == re.sub(tried, "...", text), (seed, keys)
+
+
+@pytest.mark.parametrize(("begins", "text"), [("sk-pro", "sk-pro" * 340), ("aaaaaa", "a" * 2_040)])
+def test_a_text_made_of_the_beginning_of_many_keys_is_searched_in_few_steps(
+    begins: str, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.yaml"
+    keys = [begins + "x" * length for length in range(1, 1_001)]
+    path.write_text(json.dumps({"keys": [{"name": f"k{at}", "key": key} for at, key in enumerate(keys)]}))
+    ring, calls = KeyRing(path), 0
+
+    def count(_frame: FrameType, _event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        shown = ring.hide(text)
+    finally:
+        sys.setprofile(None)
+    assert shown == text and calls < 60 * len(text), calls
 
 
 def test_a_folder_as_a_mounted_secret(tmp_path: Path) -> None:

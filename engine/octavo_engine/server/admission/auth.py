@@ -1,7 +1,7 @@
 """API keys, from a YAML file or from a folder where a Secret is mounted; both are read again when they change.
 
-Only SHA-256 digests of keys are kept, and hashes of their first letters, by which they are found in texts. A client's
-key is looked up by its digest. The time of the lookup tells a client nothing about the keys, since a client cannot
+Only SHA-256 digests of keys are kept, and hashes by which they are found in texts (`key_search`). A client's key is
+looked up by its digest. The time of the lookup tells a client nothing about the keys, since a client cannot
 choose a digest, and it does not grow with the number of keys.
 """
 
@@ -22,6 +22,7 @@ from starlette.types import Scope
 
 from octavo_engine.config.yaml_file import load_yaml
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.admission.key_search import SHORTEST_HIDDEN, KeySearch
 from octavo_engine.server.errors import APIError, param_of
 
 log = logging.getLogger("octavo.server")
@@ -30,9 +31,7 @@ _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
 _PRESENTED = re.compile(rb"\r\n(?:authorization:[ \t]*bearer[ \t]|x-api-key:)([^\r\n]*)", re.IGNORECASE)
 """The headers by which a request presents its key."""
-_SHORTEST_HIDDEN = 6
-"""Characters of the shortest key that is looked for in texts; a key of one letter would make them unreadable."""
-_PIECE = re.compile(rf"[^/:?&=,;\s]{{{_SHORTEST_HIDDEN},}}")
+_PIECE = re.compile(rf"[^/:?&=,;\s]{{{SHORTEST_HIDDEN},}}")
 """A part of a text that may be a key of which only the digest is known, and so not the length."""
 
 
@@ -148,18 +147,8 @@ class KeyRing:
 
         A key that the file gives by its digest is found if it stands between characters such as `/`, `=` and spaces.
         """
-        known, shown, end = self._lengths, list[str](), 0
-        for at in [at for at in range(len(text)) if hash(text[at : at + _SHORTEST_HIDDEN]) in known]:
-            if at >= end and (length := self._length_of_key(text, at)):
-                shown += (text[end:at], "...")
-                end = at + length
-        shown.append(text[end:])
-        return _PIECE.sub(lambda piece: piece[0] if self.owner_of(piece[0]) is None else "...", "".join(shown))
-
-    def _length_of_key(self, text: str, at: int) -> int:
-        """Return the length of the longest known key that begins at a place of the text; 0 if there is none."""
-        lengths = self._lengths.get(hash(text[at : at + _SHORTEST_HIDDEN]), ())
-        return next((each for each in lengths if self.owner_of(text[at : at + each]) is not None), 0)
+        shown = self._search.hide(text)
+        return _PIECE.sub(lambda piece: piece[0] if self.owner_of(piece[0]) is None else "...", shown)
 
     def reload_if_changed(self) -> None:
         """Read the keys again if the file or folder has changed; if it is not valid, the old keys stay valid."""
@@ -177,13 +166,7 @@ class KeyRing:
     def _take(self, entries: Sequence[KeyEntry]) -> None:
         self._known = {entry.digest: entry.owner for entry in entries}
         self._by_name = {entry.name: entry.owner for entry in entries}
-        lengths: dict[int, set[int]] = {}
-        for key in (entry.key for entry in entries if entry.key is not None):
-            if len(key) >= _SHORTEST_HIDDEN:
-                lengths.setdefault(hash(key[:_SHORTEST_HIDDEN]), set()).add(len(key))
-        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
-        """The lengths of the keys whose first letters have this hash, the longest first: a key may begin with another,
-        and what follows that one is not to be shown."""
+        self._search = KeySearch([entry.key for entry in entries if entry.key is not None])
         self.names = frozenset(self._by_name)
         if not self._priorities and any(entry.priority for entry in entries):
             log.warning(

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.admission.paths import GENERATING
 from octavo_engine.server.admission.refusal import RefusedError, Rejection
 from octavo_engine.server.connections.connection import (
@@ -46,13 +45,13 @@ class RequestContext:
     def __init__(
         self,
         app: ASGIApp,
-        keys: KeyRing | None,
+        hide_keys: Callable[[str], str],
         on_reject: Callable[[Rejection], None],
         tracing: Tracing | None = None,
     ) -> None:
-        """Wrap `app`. The API keys `keys` are hidden in what requests write into the log and traces."""
+        """Wrap `app`. `hide_keys` returns a text without the server's API keys, for the log and traces."""
         self._app = app
-        self._keys = keys
+        self._hide_keys = hide_keys
         self._on_reject = on_reject
         self._tracing = tracing
         self._access_log = AccessLog()
@@ -63,7 +62,7 @@ class RequestContext:
             return await self._app(scope, receive, send)
         theirs = Headers(scope=scope).get("x-request-id", "")
         shown = theirs if _USABLE_ID.fullmatch(theirs) else uuid.uuid4().hex
-        scope.setdefault("state", {}).update(request_id=shown, known_keys=self._keys)
+        scope.setdefault("state", {}).update(request_id=shown, hide_keys=self._hide_keys)
         span, trace = self._trace(scope)
         scope["state"].update(span=span, trace=trace)
         answer = _Answer(scope, send, self._access_log)

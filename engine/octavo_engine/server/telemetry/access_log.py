@@ -12,7 +12,8 @@ from urllib.parse import quote, unquote
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from octavo_engine.server.admission.auth import KeyRing, key_of, presented_key
+from octavo_engine.server.admission.auth import key_of, presented_key
+from octavo_engine.server.admission.key_search import SHORTEST_HIDDEN
 from octavo_engine.server.admission.paths import OPEN_PATHS
 from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
@@ -25,8 +26,6 @@ _BURST = 500.0
 _LONGEST_PATH, _MOST_READ = 200, 2048
 """Bytes of a path that are logged, and bytes of a path or a method that are searched for keys before."""
 _KEY = re.compile(r"(?i)(sk|key|token)[-_=][A-Za-z0-9_-]{6,}")
-_SHORTEST_KEY = 6
-"""Characters of a key that is looked for, so that a key of one letter does not make all lines unreadable."""
 _NEEDLESS_ESCAPE = re.compile(rb"%(2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|7[Ee])")
 """A letter, a digit, or one of `-._~` as a % escape, which means the same as the character itself (RFC 3986, 2.3)."""
 
@@ -80,11 +79,10 @@ def _path_of(scope: Scope) -> str:
 
 def without_keys(text: str, scope: Scope) -> str:
     """Return what a client sent without API keys: those of the server, that of the request, and what looks like one."""
-    known: KeyRing | None = scope.get("state", {}).get("known_keys")
-    if known is not None:
-        text = known.hide(text)
+    hide_keys: Callable[[str], str] = scope.get("state", {}).get("hide_keys", str)
+    text = hide_keys(text)
     with contextlib.suppress(APIError):
-        if len(key := presented_key(Headers(scope=scope))) >= _SHORTEST_KEY:
+        if len(key := presented_key(Headers(scope=scope))) >= SHORTEST_HIDDEN:
             text = text.replace(key, "...")
     return _KEY.sub(r"\1-...", text)
 
