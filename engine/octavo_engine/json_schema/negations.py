@@ -12,9 +12,6 @@ _ANYTHING = r"[\s\S]*"
 _MOST_CHARACTERS, _LONGEST = 4096, 64
 """The most characters of the texts that a `not` forbids, and of one of them. The pattern of all others is some times as
 long, and nested as deep as a text is long: llguidance takes those of 80 characters, not of 100."""
-_NEVER_EXCLUDED = '"\\'
-"""Letters that a string under a pattern such as `[^"]` may have nevertheless: llguidance allows all escapes for a class
-that has the control characters."""
 
 
 def without_negation(schema: dict[str, Any]) -> Any:
@@ -63,8 +60,6 @@ def _without_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
     texts = [value for value in values if isinstance(value, str)]
     sizes = [len(text) for text in texts]
     if schema.get("type") != "string" or sum(sizes) > _MOST_CHARACTERS or max(sizes, default=0) > _LONGEST:
-        return None
-    if any(letter in text for text in texts for letter in _NEVER_EXCLUDED):
         return None
     other = {"pattern": f"^({_other_texts(texts)})$"}
     if "pattern" not in schema:

@@ -1,7 +1,8 @@
-r"""Narrows the patterns of JSON schemas where llguidance would let a string have characters that they exclude.
+r"""Rewrites the patterns of JSON schemas where llguidance would let a string have characters that they exclude.
 
-llguidance matches a string as JSON writes it. A class of characters that has the control characters, such as `[^"]`,
-then allows every escape, among them `\"` and `\\`, although the class has neither a quotation mark nor a backslash.
+llguidance matches a string as JSON writes it. A class of characters that has all control characters, such as `[^"]`,
+then allows every escape, among them `\"` and `\\`, although the class has neither a quotation mark nor a backslash. One
+that has all of them but U+0000 allows exactly its characters.
 """
 
 from __future__ import annotations
@@ -9,9 +10,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_CLASS = re.compile(r"\\.|\[\^(?P<members>\]?(?:\\.|\[:\^?[a-z]+:\]|[^\\\]])*)\]", re.DOTALL)
-"""An escape outside of classes, or a class of all characters but its members."""
-_CONTROLS = r"\x00-\x1f"
+_CLASS = re.compile(
+    r"""
+    (?P<property>\\[pP](?:\{[^}]{0,64}\}|[a-zA-Z]))
+    | \\.
+    | \[(?P<members>\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\\\]])*)(?:(?P<end>\])|\\?\Z)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+r"""A class of a property, such as `\P{P}`; another escape; or a class of characters. Classes without an end are matched
+as well, so that they are read once."""
 _BY_NUMBER = re.compile(r"\\[xuU]\{([0-9a-fA-F]{1,8})\}")
 """A character as only Rust's syntax writes it."""
 _CLASSES_WITHIN = re.compile(r"\[|&&|--|~~")
@@ -19,30 +27,35 @@ _CLASSES_WITHIN = re.compile(r"\[|&&|--|~~")
 
 
 def with_exact_pattern(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the same schema with narrower patterns of its own; the schemas in it are left as they are."""
-    narrowed = dict(schema)
+    """Return the same schema with exact patterns of its own; the schemas in it are left as they are."""
+    exact = dict(schema)
     if isinstance(pattern := schema.get("pattern"), str):
-        narrowed["pattern"] = _narrowed(pattern)
+        exact["pattern"] = _exact(pattern)
     if isinstance(rules := schema.get("patternProperties"), dict):
-        narrowed["patternProperties"] = {_narrowed(name): rule for name, rule in rules.items()}
-    return narrowed
+        exact["patternProperties"] = {_exact(name): rule for name, rule in rules.items()}
+    return exact
 
 
-def _narrowed(pattern: str) -> str:
-    """Return the pattern, whose classes that exclude a quotation mark or a backslash exclude control characters too."""
-    return _CLASS.sub(lambda found: _without_controls(found[0], found["members"]), pattern)
+def _exact(pattern: str) -> str:
+    """Return the same pattern, whose classes lack U+0000 if they would otherwise have every escape."""
+    return _CLASS.sub(_without_null, pattern)
 
 
-def _without_controls(text: str, members: str | None) -> str:
-    return text if members is None or not _may_have(members) else f"{text[:-1]}{_CONTROLS}]"
+def _without_null(found: re.Match[str]) -> str:
+    inexact = found["property"] or (found["end"] and _may_be_inexact(found["members"]))
+    return rf"[{found[0]}&&[^\x00]]" if inexact else found[0]
 
 
-def _may_have(members: str) -> bool:
-    r"""Return whether a class of these members has `"` or `\`; True too if Python's `re` cannot read them."""
+def _may_be_inexact(members: str) -> bool:
+    r"""Return whether a class of these members has all control characters, but lacks `"` or `\`.
+
+    Return True too if Python's `re` cannot read the members.
+    """
     if _CLASSES_WITHIN.search(members):
         return True
     members = _BY_NUMBER.sub(lambda found: rf"\U{found[1]:0>8}", members)
     try:
-        return re.search(f"[{members}]", '"\\') is not None
+        has = re.compile(f"[{members}]").match
     except re.error:
         return True
+    return bool(has("\x00") and has("\x1f")) and not (has('"') and has("\\"))

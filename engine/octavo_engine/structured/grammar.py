@@ -48,7 +48,7 @@ _ESCAPES = 'nrbtf\\"'
 """The characters that may follow a backslash in a string. With `u`, an answer could write the name `a` of a property as
 `\\u0061`, and the property's value would not have to follow its schema."""
 _MAY_BE_INEXACT = re.compile(
-    r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|[0-9.]{16}|[0-9][eE]|\[\^'
+    r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|"pattern|[0-9.]{16}|[0-9][eE]'
 )
 """What is in the JSON text of each schema that llguidance would not follow exactly, or refuses without need."""
 _NOTHING_ALLOWED = "NoExtensionBias"
