@@ -66,8 +66,6 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
     model = model_class(model_class.config_class(**fields)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if _is_computed(name, parameter):
-                continue
             if name.endswith("bias"):
                 parameter.normal_(std=1.2 * std)
             elif (
@@ -88,7 +86,7 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
 
 
 def _is_computed(name: str, parameter: Any) -> bool:
-    """Return True for sinusoidal positions, which transformers keeps as parameters."""
+    """Return True for sinusoidal positions: transformers computes them where no file holds other ones."""
     return ".embed_positions." in name and not parameter.requires_grad
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.fairseq import EPS, fairseq_layers, fairseq_names
 from octavo_engine.model.fields import Fields
@@ -62,5 +62,4 @@ def read_bart(architecture: str, shape: BartShape, fields: Fields) -> ModelSpec:
         positions=replace(shape.positions, after_norm=shape.norm_of_input == "tokens"),
         head=HeadSpec(fields.boolean("tie_word_embeddings", True)),
         names=_names(shape),
-        stored_names=StoredNames(ignored=(f"{_DECODER}.embed_positions.",) if shape.positions.sinusoidal else ()),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -40,11 +41,11 @@ class PositionTable(nn.Module):
         return F.embedding(positions + self.spec.offset, self.weight)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """Yield the tensors in a checkpoint. Computed positions are not read, although some checkpoints store them."""
+        """Yield the tensors in a checkpoint. Computed positions are replaced by stored ones, as in transformers."""
+        table = plain(f"{name}.weight", self.weight, unsharded(len(self.weight)))
+        yield replace(table, optional=self.spec.sinusoidal)
         if self.spec.sinusoidal:
-            yield ignored(f"{name}.weights")
-        else:
-            yield plain(f"{name}.weight", self.weight, unsharded(len(self.weight)))
+            yield ignored(f"{name}.weights")  # of XGLM, which transformers does not read
 
 
 def _counted(positions: Tensor, counts: Tensor, otherwise: int) -> Tensor:
