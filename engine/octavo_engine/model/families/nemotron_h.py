@@ -10,7 +10,7 @@ from dataclasses import replace
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.nemotron_h_names import NAMES, STORED_NAMES
-from octavo_engine.model.families.state_space import STATE_SPACE_ALIASES, STATE_SPACE_DEFAULTS, mamba2
+from octavo_engine.model.families.state_space import STATE_SPACE_ALIASES, STATE_SPACE_DEFAULTS, least_step, mamba2
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import LayerNorms, LayerSpec, Mamba2Spec, MLPSpec, ModelSpec, MoESpec, SharedExpertSpec
 
@@ -58,8 +58,8 @@ def _layer(kind: str, fields: Fields) -> LayerSpec:
 
 def _mamba(fields: Fields) -> Mamba2Spec:
     inner = fields.integer("mamba_n_heads", 1, 1 << 16) * fields.integer("mamba_d_head", 1, 1 << 16)
-    activation, least = reading.activation(fields, "mamba_hidden_act"), fields.number("time_step_min", 0, 1e3)
-    return mamba2(fields, inner, activation=activation, least_step=least)
+    activation = reading.activation(fields, "mamba_hidden_act")
+    return mamba2(fields, inner, activation=activation, least_step=least_step(fields))
 
 
 def _read(fields: Fields) -> ModelSpec:

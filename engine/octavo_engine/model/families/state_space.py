@@ -24,12 +24,13 @@ STATE_SPACE_ALIASES = {
     "layer_norm_epsilon": "rms_norm_eps",
 }
 """Names of the same fields in Mamba's own config.json and in files that follow it."""
+_LEAST_STEP = 0.001
 STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
     "mamba_d_conv": 4,
     "mamba_expand": 2,
     "mamba_conv_bias": True,
     "mamba_n_heads": 128,
-    "time_step_min": 0.001,
+    "time_step_min": _LEAST_STEP,
 }
 NO_LENGTH = {"max_position_embeddings": 1 << 17}
 """The longest context of models that state none; their state has the same size for any."""
@@ -78,6 +79,16 @@ def mamba(fields: Fields, norm: NormSpec | None, channels: int | None = None) ->
         bias=fields.boolean("mamba_proj_bias", False),
         norm=norm,
     )
+
+
+def least_step(fields: Fields) -> float:
+    """Read `time_step_min`; ModelLoadError above 0.001: transformers raises steps to it in prompts, but not in answers.
+
+    At 0.001, which published models have, the difference is too small to matter to them.
+    """
+    if (least := fields.number("time_step_min", 0, 1e3)) > _LEAST_STEP:
+        raise fields.wrong("time_step_min", least, f"is not supported, only up to {_LEAST_STEP}")
+    return least
 
 
 def attending(fields: Fields, default: Callable[[int], bool], name: str = "layer_types") -> list[bool]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from octavo_engine.model.families import reading, zamba2_names
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.rope import rope
-from octavo_engine.model.families.state_space import STATE_SPACE_DEFAULTS, mamba2
+from octavo_engine.model.families.state_space import STATE_SPACE_DEFAULTS, least_step, mamba2
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import (
     AttentionSpec,
@@ -41,7 +41,7 @@ def _read(fields: Fields) -> ModelSpec:
         norm=GatedNormSpec(eps=1e-5),
         bias=bias,
         output_bias=bias,
-        least_step=fields.number("time_step_min", 0, 1e3),
+        least_step=least_step(fields),
     )
     attention, rank = _attention(fields), fields.integer("adapter_rank", 1, 1 << 16)
     mlp = reading.mlp(fields, bias=bias, output_bias=bias, adapter_rank=rank)

@@ -288,6 +288,21 @@ def test_a_head_that_is_stored_counts_unless_it_is_a_copy(
         assert torch.equal(decoder.head.weight, head)
 
 
+@pytest.mark.parametrize("name", ["nemotron-h", "zamba2"])
+def test_no_time_step_is_below_the_least(name: str, pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+    """So transformers computes prompts. Here all steps are below the least one, which states then take in."""
+    pair = pairs(name)
+    model = copy.deepcopy(pair.model)
+    for parameter_name, values in model.named_parameters():
+        if parameter_name.endswith(("dt_bias", "mixer.D", "mamba.D")):
+            values.data.fill_(-30.0 if parameter_name.endswith("dt_bias") else 0.0)
+    model.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0]
+    found = logits_of(load(Pair(pair.case, model, tmp_path), torch.float32))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_layers_that_predict_further_tokens_are_not_read(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
     """DeepSeek V3 and GLM-4.5 are published so; a tensor that is no part of such a layer is still an error."""
     pair = pairs("deepseek-v3")
@@ -680,6 +695,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "BambaForCausalLM",
         {**FOUR, "attn_layer_indices": [0], "time_step_limit": [0, 0.5]},
         "time_step_limit [0, 0.5] is not supported, only [0, Infinity]",
+    ),
+    "raised time steps": (
+        "NemotronHForCausalLM",
+        {"hybrid_override_pattern": "M*", "time_step_min": 0.01},
+        "time_step_min 0.01 is not supported, only up to 0.001",
     ),
     "more layers than any model has": ("HrmTextForCausalLM", {"H_cycles": 64, "num_hidden_layers": 17}, "H_cycles 64"),
     "slices as in training": (
