@@ -42,7 +42,8 @@ def _read(fields: Fields) -> ModelSpec:
     reading.refuse_if_true(fields, "attention_bias", "mlp_bias")
     if fields.boolean("prefix_lm", True):
         log.warning("%s: prefix_lm: attention is causal in prompts, as without token_type_ids", fields.origin)
-    norm, mixer = reading.rms_norm(fields, weight=False), reading.attention(fields, output_gate=_GATE)
+    norm = reading.rms_norm(fields, weight=False)
+    mixer = reading.attention(fields.without("num_key_value_heads"), output_gate=_GATE)  # unread by transformers
     layer = LayerSpec(mixer=mixer, feed_forward=reading.mlp(fields), norms=reading.norms_before(norm))
     layers: list[LayerSpec] = []
     for is_low, number in product([*[True] * low, False] * high, range(size)):

@@ -56,5 +56,6 @@ def _stored_names(spec: ModelSpec) -> StoredNames:
     names, stored = spec.names, spec.stored_names
     prefix = names.embedding.partition(".")[0] + "."
     kept = (f"{names.classifier}.", f"{names.head}.", prefix)
-    renamed = (*stored.renamed, *((name, name) for name in kept), ("", prefix))
+    bare = ((there.removeprefix(prefix), here) for there, here in stored.renamed if there.startswith(prefix))
+    renamed = (*stored.renamed, *bare, *((name, name) for name in kept), ("", prefix))
     return StoredNames(renamed=renamed, ignored=(*stored.ignored, f"{names.head}."))

@@ -58,7 +58,7 @@ def test_classes_of_the_last_token(family: str, tmp_path: Path) -> None:
     llm.close()
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Mistral", "Gemma3Text", "GPT2", "OPT"])
+@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Mistral", "Gemma3Text", "GPT2", "OPT", "HrmText"])
 def test_vectors_of_models_that_were_saved_without_a_head(family: str, tmp_path: Path) -> None:
     """Their tensors' names have no prefix; asked for text, they say that they have none."""
     model = saved(f"{family}Model", tmp_path)
