@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from openai import OpenAI, OpenAIError
+from openai import DefaultHttpxClient, OpenAI, OpenAIError
 
 from octavo_operator.api.files import inspect
 from octavo_operator.local.engine import LocalEngine
@@ -109,7 +109,8 @@ def run(stay: bool, port: int, interruption: Interruption) -> int:
     with run_local(service, port) as engine:
         interruption.watch(engine)
         engine.wait_ready(say)
-        answer = ask(OpenAI(base_url=engine.endpoint, api_key="none"), QUESTION)
+        direct = DefaultHttpxClient(trust_env=False)  # a proxy of the environment does not reach this machine itself
+        answer = ask(OpenAI(base_url=engine.endpoint, api_key="none", http_client=direct), QUESTION)
         summarize(answer, engine.endpoint, time.perf_counter() - started - answer.total)
         return keep_serving(engine) if stay else 0
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
@@ -16,6 +17,9 @@ from octavo_client.errors import BrokenStreamError, ClientError, UsageError
 _CONNECT_TIMEOUT = 10.0
 KEY_VARIABLE = "OCTAVO_API_KEY"
 JSON_HEADERS = {"Content-Type": "application/json"}
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+NO_LOCAL_PROXY = {"all://localhost": None, "all://127.0.0.1": None, "all://[::1]": None}
+"""The `mounts` of a client: HTTP_PROXY, where it is set, is not used for this machine itself, which it cannot reach."""
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +99,15 @@ def no_answer(base: str, error: httpx2.HTTPError) -> ClientError:
     """Return the error to raise when a request could not be sent or was not answered."""
     why = without_number(str(error)) or type(error).__name__
     hint = "; is the server up? octavo-engine serve prints its URL" if isinstance(error, httpx2.ConnectError) else ""
-    return ClientError(f"no answer from {base}: {why}{hint}")
+    return ClientError(f"no answer from {base}{through_proxy(base)}: {why}{hint}")
+
+
+def through_proxy(url: str) -> str:
+    """Return ` through the proxy of HTTP_PROXY` if requests to `url` go through one, else an empty text."""
+    scheme, host = httpx2.URL(url).scheme, httpx2.URL(url).host
+    if host in _LOCAL_HOSTS or proxy_bypass(host):
+        return ""
+    return next((f" through the proxy of {each.upper()}_PROXY" for each in (scheme, "all") if each in getproxies()), "")
 
 
 def without_number(message: str) -> str:

@@ -117,7 +117,9 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a pipe may be in another encoding than the locale's
     with httpx2.Client(
-        headers=api.headers(api.api_key_of(args, os.environ)), timeout=api.timeouts(_ANSWER_TIMEOUT)
+        headers=api.headers(api.api_key_of(args, os.environ)),
+        timeout=api.timeouts(_ANSWER_TIMEOUT),
+        mounts=api.NO_LOCAL_PROXY,
     ) as http:
         model = _model(http, base, args.model)
         sampling = {} if args.temperature is None else {"temperature": args.temperature}

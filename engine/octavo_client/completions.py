@@ -27,7 +27,9 @@ class Client:
     def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
         self.base = api.api_base(url)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        self._http = httpx2.AsyncClient(headers=api.headers(api_key), timeout=api.timeouts(timeout), limits=limits)
+        self._http = httpx2.AsyncClient(
+            headers=api.headers(api_key), timeout=api.timeouts(timeout), limits=limits, mounts=api.NO_LOCAL_PROXY
+        )
 
     async def close(self) -> None:
         """Close all connections."""

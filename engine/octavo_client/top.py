@@ -163,14 +163,15 @@ def _fetch(http: httpx2.Client, server: Server) -> None:
             raise ClientError(f"/metrics answers {response.status_code}")
         server.take(read(response.text, time.monotonic()))
     except httpx2.HTTPError as error:
-        server.problem = f"no answer: {api.without_number(str(error)) or type(error).__name__}"
+        why = api.without_number(str(error)) or type(error).__name__
+        server.problem = f"no answer{api.through_proxy(server.url)}: {why}"
     except ClientError as error:
         server.problem = str(error)
 
 
 def _readings(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[None]:
     """Read all servers again and again; ClientError if the first time none can be read."""
-    with httpx2.Client(timeout=_TIMEOUT) as http:
+    with httpx2.Client(timeout=_TIMEOUT, mounts=api.NO_LOCAL_PROXY) as http:
         for number in count(1):
             for server in servers:
                 _fetch(http, server)

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,6 +43,16 @@ _MANY_FLAGS = {
 _port = whole_number_within(0, 65_535)
 
 
+class _Page(argparse.RawDescriptionHelpFormatter):
+    """A help page whose lines end between words: a flag such as --max-num-seqs can be searched for and copied."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence instead of a page of usage, with a suggestion for a mistyped name."""
 
@@ -71,13 +82,13 @@ def build_parser() -> argparse.ArgumentParser:
         prog="octavo-engine",
         description="Octavo's engine: serves a language model.",
         epilog=FIRST_STEPS,
-        formatter_class=_page,
+        formatter_class=_Page,
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
     def command(name: str, does: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=does, allow_abbrev=False, formatter_class=_page)
+        made = commands.add_parser(name, help=does, allow_abbrev=False, formatter_class=_Page)
         made.description, made.epilog = f"{does[0].upper()}{does[1:]}.", f"examples:{EXAMPLES[name]}"
         if name in _MANY_FLAGS:
             made.usage = f"%(prog)s {_MANY_FLAGS[name]} [FLAG ...]"
@@ -101,10 +112,6 @@ def build_parser() -> argparse.ArgumentParser:
     completion = command("completion", "print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
-
-
-def _page(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28)
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:

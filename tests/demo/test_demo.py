@@ -16,6 +16,8 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+UNUSABLE_PROXY = {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+"""As behind a company's proxy, which cannot reach this machine itself."""
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ class Demo:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "demo"],
             cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **UNUSABLE_PROXY, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

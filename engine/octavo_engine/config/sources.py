@@ -76,8 +76,8 @@ def read_settings(
     """Return the values of `config`'s settings that are given anywhere.
 
     A flag takes precedence over OCTAVO_<NAME>, and OCTAVO_<NAME> over the file. `flags` holds the command line's values
-    by field name, None for flags that were not given; `file` is the mapping of --config, keyed by flag name with - or
-    _.
+    by field name, None for flags that were not given, and the path of --config; `file` is that file's mapping, keyed by
+    flag name with - or _.
     """
     values: dict[str, Any] = {}
     from_file = {str(key).replace("-", "_"): value for key, value in file.items()}
@@ -88,7 +88,7 @@ def read_settings(
         elif variable in environ:
             raw, source = _listed(environ[variable]) if known.repeated else environ[variable], f"{variable} is set: "
         elif from_file.get(f.name) is not None:
-            raw, source = from_file[f.name], "in the file of --config: "
+            raw, source = from_file[f.name], f"--config {flags['config']}: "
         else:
             continue
         if known.repeated and isinstance(raw, list):

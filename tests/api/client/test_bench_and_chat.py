@@ -18,7 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from octavo_client import bench, chat, completions
+from octavo_client import bench, chat, completions, top
+from octavo_client.api import through_proxy
 from octavo_client.completions import Client
 from octavo_client.errors import ClientError, UsageError
 from octavo_client.figures import Load, Report, Timing, percentiles, summarize, to_json
@@ -74,6 +75,22 @@ def test_bench_says_what_failed(server: Served, capsys: pytest.CaptureFixture[st
         bench.run(parse(bench, "http://127.0.0.1:9"))
     with pytest.raises(UsageError, match="there is no directory"):
         bench.run(parse(bench, server.url, "--json", "/nowhere/at/all.json"))
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine_and_is_named_if_it_fails(
+    server: Served, monkeypatch: pytest.MonkeyPatch, typed: Callable[..., None]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "elsewhere.invalid")
+    server.play("one two")
+    assert bench.run(parse(bench, server.url, "--concurrency=1", "--num-prompts=1", "--output-len=2")) == 0
+    typed("Hi", "/quit")
+    assert chat.run(parse(chat, server.url)) == 0
+    assert top.run(parse(top, server.url, "--count=1")) == 0
+    for module in (bench, chat, top):
+        with pytest.raises(ClientError, match=r"through the proxy of HTTP_PROXY: .*[cC]onnect"):
+            module.run(parse(module, "http://engine.invalid:8000"))
+    assert through_proxy("http://elsewhere.invalid") == through_proxy("http://[::1]:8000") == ""
 
 
 def test_bench_counts_failures_and_ends_with_1(

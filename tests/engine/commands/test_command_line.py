@@ -174,7 +174,7 @@ def test_a_wrong_value_is_looked_for_where_it_was_set(
     file.write_text("max-num-seqs: many\n")
     assert said(capsys, "plan", "smollm2", f"--config={file}") == (
         2,
-        "octavo-engine: in the file of --config: --max-num-seqs: 'many' is not a whole number",
+        f"octavo-engine: --config {file}: --max-num-seqs: 'many' is not a whole number",
     )
     monkeypatch.setenv("OCTAVO_MAX_NUM_SEQS", "0")
     code, line = said(capsys, "plan", "smollm2")
@@ -267,6 +267,17 @@ def test_help_fits_any_terminal(
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert capsys.readouterr().out.startswith(f"usage: octavo-engine {command}")
+
+
+@pytest.mark.parametrize("columns", ["60", "72", "80", "100"])
+def test_help_breaks_no_flag_into_two_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert not [line for line in capsys.readouterr().out.splitlines() if re.search(r"--[a-z0-9-]*-$", line)]
 
 
 @pytest.mark.parametrize(
