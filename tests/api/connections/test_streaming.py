@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -194,6 +195,22 @@ async def test_an_error_overtakes_what_a_slow_reader_has_not_read_except_the_eng
             await anext(outputs)
         with pytest.raises(type(error)):
             await anext(outputs)
+
+
+async def test_outputs_may_come_together_and_after_their_reader_has_gone() -> None:
+    outputs = OutputStream(["a"])
+    first, second, third = (RequestOutput("a", (token,)) for token in range(3))
+    reading = asyncio.create_task(anext(outputs))  # type: ignore[arg-type]
+    await asyncio.sleep(0)  # the reader waits
+    outputs.put(first)
+    outputs.put(second)  # before the reader has run
+    assert await reading is first and await anext(outputs) is second
+    reading = asyncio.create_task(anext(outputs))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    reading.cancel()
+    outputs.put(third)
+    await asyncio.wait([reading])
+    assert reading.cancelled() and await anext(outputs) is third
 
 
 def random_text(draws: random.Random) -> str:
