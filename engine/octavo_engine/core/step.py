@@ -118,7 +118,7 @@ class StepResult:
     """By id: requests of the plan that were not computed, and their ends if it is not the first time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as TableChange is not
 class RequestOutput:
     """What one request's client receives after a step: new tokens, the request's end, or an error."""
 

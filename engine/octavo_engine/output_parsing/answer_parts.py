@@ -49,7 +49,7 @@ class PartBegun:
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: making a frozen one takes four times as long, and most tokens make one
 class PartGrown:
     """More of a part's text has come."""
 
@@ -84,18 +84,14 @@ class AnswerParts:
 
     def push(self, text: str, *, last: bool) -> list[PartEvent]:
         """Return the events of the next piece of text; `last` means that no more text comes."""
-        found: list[PartEvent] = []
-        for event in self._events(text, last=last):
-            found += self._take(event)
+        if self._parser is None:
+            found = self._grow("text", text) if text else []
+        else:
+            events = self._parser.push(text) + (self._parser.finish() if last else [])
+            found = [each for event in events for each in self._take(event)]
         if last and self.parts:
             found.append(PartEnded(self.parts[-1]))
         return found
-
-    def _events(self, text: str, *, last: bool) -> Sequence[Event]:
-        if self._parser is None:
-            return [Content(text)] if text else []
-        events = self._parser.push(text)
-        return events + self._parser.finish() if last else events
 
     def _take(self, event: Event) -> list[PartEvent]:
         match event:
@@ -122,12 +118,12 @@ class AnswerParts:
 
     def _grow(self, kind: Kind, text: str) -> list[PartEvent]:
         same = bool(self.parts) and self.parts[-1].kind == kind
-        begun = [] if same else self._begin(self._new(kind))
-        part = self.parts[-1]
-        if not text:
-            return begun
-        part.pieces.append(text)
-        return [*begun, PartGrown(part, text)]
+        events = [] if same else self._begin(self._new(kind))
+        if text:
+            part = self.parts[-1]
+            part.pieces.append(text)
+            events.append(PartGrown(part, text))
+        return events
 
 
 def _new_call_id(form: AnswerForm) -> str:
