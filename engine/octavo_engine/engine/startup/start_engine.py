@@ -32,6 +32,7 @@ from octavo_engine.engine.startup.worker_setup import ReadyWorker, WorkerSetup, 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration.generation_config import read_sampling_defaults
 from octavo_engine.model.configuration.pooling import PoolingConfig, pooling_of
+from octavo_engine.model.gguf.file import headers_read_once
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.tensor_parallel.shard import Shard
@@ -57,6 +58,7 @@ _STEP_SHARE = 1 / 8
 A step can still take several times as long as expected: contexts grow, and other processes compete for the cores."""
 
 
+@headers_read_once()
 def start_engine(
     config: EngineConfig,
     progress: LoadProgress,

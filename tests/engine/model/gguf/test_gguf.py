@@ -17,10 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepper import Sequence, Stepper
 
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration.read_spec import read_spec
-from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, has_header, read_gguf, row_pieces
+from octavo_engine.model.gguf import file as gguf_file
+from octavo_engine.model.gguf.file import (
+    GGUFTensor,
+    dequantize_rows,
+    has_header,
+    headers_read_once,
+    read_gguf,
+    row_pieces,
+)
 from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -56,6 +66,37 @@ def test_the_header_is_what_the_library_reads():
             tensor.n_bytes,
         )
         assert mine.num_elements == tensor.n_elements
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths of the files whose headers are read."""
+    paths, read = list[Path](), gguf_file._read
+    monkeypatch.setattr(gguf_file, "_read", lambda path: (paths.append(path), read(path))[1])
+    return paths
+
+
+def test_a_start_reads_the_header_once(small: Path, reads: list[Path]) -> None:
+    config = EngineConfig(model=str(small), device="cpu", dtype="float32", num_kv_blocks=8, max_model_len=64)
+    for starts in (1, 2):
+        start_engine(config, lambda *_: None).close()
+        assert reads == [small] * starts, "nothing is kept from one start to the next"
+
+
+def test_a_header_that_is_kept_is_that_of_the_file_as_it_is(small: Path, tmp_path: Path, reads: list[Path]) -> None:
+    path, raw = tmp_path / "model.gguf", small.read_bytes()
+    path.write_bytes(raw)
+    with headers_read_once():
+        first = read_gguf(path)
+        assert read_gguf(path) is first
+        path.write_bytes(raw + b"\0" * 32)
+        assert read_gguf(path) is not first
+        path.unlink()
+        with pytest.raises(ModelLoadError, match="cannot be read"):
+            read_gguf(path)
+    assert len(reads) == 3
+    path.write_bytes(raw)
+    assert read_gguf(path) is not read_gguf(path)
 
 
 FAMILIES = {
