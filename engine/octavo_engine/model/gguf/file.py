@@ -74,9 +74,9 @@ class GGUFFile:
         return value if isinstance(value, str) else ""
 
 
-_kept: dict[tuple[Path, int, int, int, int], GGUFFile] | None = None
-"""The headers that `headers_read_once` keeps, by the file's path, device, inode, size and time of change; None outside
-of it."""
+_Identity = tuple[Path, int, int, int, int]
+_kept: list[dict[_Identity, GGUFFile]] = []
+"""Headers by their files' identities, for each `headers_read_once` that is entered; the last of them are used."""
 
 
 @contextmanager
@@ -84,17 +84,13 @@ def headers_read_once() -> Iterator[None]:
     """Keep the headers that are read inside, in any thread, so that a file is read again only if it has changed.
 
     The start of an engine asks for the header ten times, each time for a few of its keys, and to read a vocabulary of
-    262,144 tokens takes 0.3 s. If starts overlap, headers are kept until the first of them ends.
+    262,144 tokens takes 0.3 s.
     """
-    global _kept
-    if _kept is not None:
-        yield
-        return
-    _kept = {}
+    _kept.append({})
     try:
         yield
     finally:
-        _kept = None
+        _kept.pop()  # if starts overlap, it does not matter whose headers are dropped
 
 
 def read_gguf(path: Path) -> GGUFFile:
@@ -102,16 +98,16 @@ def read_gguf(path: Path) -> GGUFFile:
 
     ModelLoadError if the file is cut short, random or inconsistent.
     """
-    kept = _kept
-    if kept is None or (key := _identity(path)) is None:
+    [kept] = _kept[-1:] or [{}]
+    if (key := _identity(path)) is None:
         return _read(path)
     if key not in kept:
         kept[key] = _read(path)
     return kept[key]
 
 
-def _identity(path: Path) -> tuple[Path, int, int, int, int] | None:
-    """Return what stays equal as long as the file at `path` does; None if there is none, or it cannot be looked at."""
+def _identity(path: Path) -> _Identity | None:
+    """Return path, device, inode, size and time of change of a file; None if there is none to look at."""
     try:
         found = path.stat()
     except OSError:
