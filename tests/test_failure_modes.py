@@ -430,6 +430,11 @@ SHOWN: dict[str, dict[str, str]] = {
         "objects are deleted while the API server restarts, so that no watch reports it":
         """operator/test_reopening.py test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_list
             operator/test_resync.py test_what_the_watches_missed""",
+        "events of a watch are lost on their way, as by a proxy, or a watch stops without an error":
+        """operator/test_resync.py
+            test_an_llmservice_whose_event_was_lost_is_found_at_the_next_look_at_llmservices
+            operator/test_reopening.py
+            test_watches_that_have_missed_a_new_llmservice_are_opened_again_in_the_same_process""",
         "a status keeps changing, as where a node is ready and not ready in turns":
         """operator/test_status_writes.py
             test_a_status_that_keeps_changing_is_written_every_10_s_and_of_a_new_spec_at_once""",

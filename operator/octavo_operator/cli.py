@@ -290,7 +290,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from octavo_operator.reconcile.api_requests.history import HistoryLostError
     from octavo_operator.reconcile.lease import LeaseLostError
     from octavo_operator.reconcile.operator import OperatorOptions, run
-    from octavo_operator.reconcile.watching.resync import WatchLostError
     from octavo_operator.reconcile.watching.watches import WatchesHangError
 
     _log(arguments.log_level)
@@ -310,7 +309,7 @@ def _run(arguments: argparse.Namespace) -> int:
     code, loop = 0, asyncio.new_event_loop()
     try:
         loop.run_until_complete(run(options))
-    except (HistoryLostError, LeaseLostError, WatchLostError, WatchesHangError) as error:
+    except (HistoryLostError, LeaseLostError, WatchesHangError) as error:
         logging.getLogger(__name__).error("exiting, to be restarted: %s", error)
         code = 1
     if asyncio.all_tasks(loop):  # they have not ended though they were cancelled: asyncio.run would wait for them

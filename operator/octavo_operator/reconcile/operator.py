@@ -33,7 +33,7 @@ from octavo_operator.reconcile.status.remembered import Remembered
 from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.watching.foreign_objects import ForeignObjectWatch
-from octavo_operator.reconcile.watching.resync import Resync
+from octavo_operator.reconcile.watching.resync import Resync, WatchLostError
 from octavo_operator.reconcile.watching.watch_errors import is_expected
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, watch_namespaces
@@ -169,6 +169,8 @@ async def _serve_for_ever(process: _Process) -> None:
             logger.warning("%s; reopening the watches in %.0f s", failure, pause, exc_info=unexpected)
             await asyncio.sleep(pause)
             pause = min(_MOST_PAUSE_SECONDS, 2 * pause + 1)
+        except WatchLostError as lost:
+            logger.warning("%s; reopening the watches", lost)
         except WatchesOutdatedError as change:
             logger.info("%s; reopening the watches", change)
         except ApiError as error:  # each part handles those of its own: it has failed before the watches were opened

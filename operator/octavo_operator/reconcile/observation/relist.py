@@ -31,11 +31,6 @@ class Missed:
     seen: str
 
 
-def keys(listing: Listing) -> set[Key]:
-    """Return the LLMServices that are listed, or to which what is listed belongs."""
-    return {key for item in listing.items if (key := key_of(listing.kind, item))}
-
-
 def missed(listing: Listing, index: Index) -> set[Missed]:
     """Return the changes that the index lacks. Versions are numbers that grow, so that an index may also be ahead."""
     seen = {item["metadata"]["uid"]: (key, item) for key, items in _items(index) for item in items}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key
-from octavo_operator.reconcile.observation.relist import Listing, Missed, keys, missed
+from octavo_operator.reconcile.observation.relist import Listing, Missed, missed
+from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.watching.failing_lists import FailingLists, named
 from octavo_operator.reconcile.watching.watched import Watched
 
@@ -23,7 +24,9 @@ FIRST_SECONDS = 60.0
 its kind."""
 RESYNC_SECONDS = 600.0
 RETRY_SECONDS = 60.0
-"""The pause before a kind that could not be listed is listed again."""
+"""The pause before LLMServices are listed again, and a kind that could not be listed. LLMServices are few beside their
+children, and one whose event was lost would be looked after by nobody.
+"""
 _REPORTED_ELSEWHERE = 403, 404
 """A right that is missing, and a kind that has gone."""
 SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not reported it in this time will not
@@ -36,14 +39,14 @@ class Lister(Protocol):
         """Return all objects of the kind that the watches should know."""
 
 
-class WatchLostError(Exception):
-    """The watches have stopped reporting changes; only a restart of the operator opens new ones."""
+class WatchLostError(WatchesOutdatedError):
+    """The watches have missed changes, and will not report them: they must be opened again."""
 
 
 class Resync:
-    """Lists what is `watched`, compares with the indexes of the watches, and has every LLMService looked at.
+    """Lists what is `watched`, and compares with the indexes of the watches; LLMServices more often than the rest.
 
-    A kind that cannot be listed is noted as `failing`, and left out; it alone is listed again soon.
+    A kind that cannot be listed is noted as `failing`, and left out; it too is listed again soon.
     """
 
     def __init__(self, cluster: Lister, watched: Watched, heartbeat: Heartbeat, failing: FailingLists) -> None:
@@ -56,10 +59,11 @@ class Resync:
         """Resync again and again; raises WatchLostError if the watches stay behind."""
         await _pause(FIRST_SECONDS)
         while True:
+            self._queue(self._watched.indexes.get(LLMSERVICE.plural, {}))
             unlisted = await self.once(self._watched.namespaces)
             for _ in range(int(RESYNC_SECONDS / RETRY_SECONDS)):
                 await _pause(RETRY_SECONDS)
-                unlisted = await self.once(unlisted)
+                unlisted = await self.once({LLMSERVICE, *unlisted})
 
     async def once(self, kinds: Collection[Kind]) -> Collection[Kind]:
         """Compare lists of `kinds` with the watches; WatchLostError names objects that the watches fail to report.
@@ -72,13 +76,12 @@ class Resync:
             again, _ = await self._compare(kinds)
             if lost := behind & again:
                 examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
-                raise WatchLostError(f"the watches missed {len(lost)} changes ({examples}); starts again")
+                raise WatchLostError(f"the watches missed {len(lost)} changes ({examples})")
         return unlisted
 
     async def _compare(self, kinds: Collection[Kind]) -> tuple[set[Missed], Collection[Kind]]:
         """Return what the watches have missed of the kinds that can be listed, and the kinds that cannot."""
         behind: set[Missed] = set()
-        wanted = set(self._watched.indexes.get(LLMSERVICE.plural, {})) if LLMSERVICE in kinds else set[Key]()
         unlisted: list[Kind] = []
         for kind in kinds:
             listing = await self._listed(kind, self._watched.namespaces[kind])
@@ -86,11 +89,12 @@ class Resync:
                 unlisted.append(kind)
                 continue
             behind |= missed(listing, self._watched.indexes.get(kind.plural, {}))
-            if kind is LLMSERVICE:
-                wanted |= keys(listing)
-        for key in wanted | {each.key for each in behind}:
-            self._watched.queue.add(key)
+        self._queue({each.key for each in behind})
         return behind, unlisted
+
+    def _queue(self, keys: Iterable[Key]) -> None:
+        for key in list(keys):
+            self._watched.queue.add(key)
 
     async def _listed(self, kind: Kind, namespaces: Sequence[str]) -> Listing | None:
         """Return all objects of a kind, as of the oldest of the lists; None if one of these has failed."""

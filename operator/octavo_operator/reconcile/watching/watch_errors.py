@@ -34,15 +34,19 @@ def sentence_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if record.exc_info else None  # asyncio gives False where there is no error
+
+
 def _is_logged(record: logging.LogRecord) -> bool:
     """Return True if a record is to be logged; asyncio's are left out only if they are of a task of kopf's."""
-    expected = record.exc_info is not None and is_expected(record.exc_info[1])
+    expected = is_expected(_error_of(record))
     return not expected or (record.name == "asyncio" and "/kopf/" not in record.getMessage())
 
 
 def _is_no_failed_assertion(record: logging.LogRecord) -> bool:
     """Return True unless a record is that of kopf's callback which asserts that it has a current task."""
-    failed = record.exc_info is not None and isinstance(record.exc_info[1], AssertionError)
+    failed = isinstance(_error_of(record), AssertionError)
     return not (failed and _FAILING_CALLBACK in record.getMessage())
 
 

@@ -35,7 +35,7 @@ from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.watching import discovery, foreign_objects, indexes, list_and_watch, watches
+from octavo_operator.reconcile.watching import discovery, foreign_objects, indexes, list_and_watch, resync, watches
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 
 KEY = ("llm", "good")
@@ -398,6 +398,38 @@ async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_watches_that_have_missed_a_new_llmservice_are_opened_again_in_the_same_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the process ended for it, Kubernetes would start it again later each time."""
+    passes, server, due = Passes(), ApiServer(), asyncio.Event()
+
+    async def list_all(kind: Kind, namespace: str) -> Listing:
+        return Listing(kind, 9, tuple(server.items.get(kind.plural, ())))
+
+    async def pause(_: float) -> None:
+        await due.wait()
+        due.clear()
+
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    monkeypatch.setattr(server, "list_all", list_all)
+    monkeypatch.setattr(resync, "_pause", pause)
+    monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while not passes.seen:
+            await asyncio.sleep(0.01)
+        server.items[LLMSERVICE.plural].append(body("unreported"))
+        due.set()
+        while ("llm", "unreported") not in {key for key, _, kinds in passes.seen if LLMSERVICE.plural in kinds}:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        assert "the watches missed 1 changes (LLMService of llm/unreported); reopening the watches" in warned(caplog)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_further_watch_that_fails_meanwhile_is_logged_only_if_this_program_is_at_fault(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -409,6 +441,12 @@ async def test_a_further_watch_that_fails_meanwhile_is_logged_only_if_this_progr
     await asyncio.wait([asyncio.create_task(each) for each in (*failing, fail(own))])
     gc.collect()  # asyncio logs the error of a task when the task is freed without anybody having asked for it
     assert {record.exc_info[1] for record in caplog.records if record.exc_info} == {errors[-1], own}
+
+
+async def test_what_asyncio_reports_without_an_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Its records then have False, not None, in the place of the error."""
+    asyncio.get_running_loop().call_exception_handler({"message": "a task was destroyed while it was pending"})
+    assert [record.getMessage() for record in caplog.records] == ["a task was destroyed while it was pending"]
 
 
 async def test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_list(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ def test_what_the_watches_missed(listed: list[Any], index: dict[Key, list[Any]],
     assert {each.key for each in missed(Listing(LLMSERVICE, 10, tuple(listed)), index)} == keys
 
 
+class EndOfTestError(Exception):
+    """Ends what would go on forever."""
+
+
 class Cluster:
     """Lists what it is given."""
 
@@ -88,10 +93,41 @@ async def queued(queue: WorkQueue[Key]) -> set[Key]:
     return seen
 
 
-async def test_a_resync_queues_services_that_have_not_changed() -> None:
+def with_pauses(monkeypatch: pytest.MonkeyPatch, then: Callable[[int], object]) -> list[float]:
+    """The pauses of a resync, which take no time; `then` is called in each, with how many there have been before."""
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        then(len(pauses))
+        pauses.append(seconds)
+
+    monkeypatch.setattr(resync, "_pause", pause)
+    monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
+    return pauses
+
+
+async def test_a_full_resync_queues_services_that_have_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     same, queue, _ = resyncing([body(5)], [body(5)])
-    await same.once(KINDS)
+
+    def end(before: int) -> None:
+        if before:
+            raise EndOfTestError
+
+    with_pauses(monkeypatch, end)
+    with pytest.raises(EndOfTestError):
+        await same.run()
     assert await queued(queue) == {KEY}
+
+
+async def test_an_llmservice_whose_event_was_lost_is_found_at_the_next_look_at_llmservices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = [body(5)]
+    watching, _, _ = resyncing(listed, [body(5)])
+    pauses = with_pauses(monkeypatch, lambda before: listed.append(body(7, "other", "u2")) if before else None)
+    with pytest.raises(WatchLostError, match="LLMService of llm/other"):
+        await watching.run()
+    assert pauses == [resync.FIRST_SECONDS, resync.RETRY_SECONDS]
 
 
 async def test_a_watch_that_stays_behind_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +160,6 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
     for number in range(1, MOST_FAILURES + 1):
         assert await listing.once(kinds) == [CHILDREN[0], POD]
         assert failing.lasting == ({("a", POD): "try later"} if number == MOST_FAILURES else {})
-    assert await queued(queue) == {KEY}
     assert heartbeat.silent_seconds() < 1000  # what could be listed is a sign of life
     cluster.failures = {}
     assert await listing.once([POD]) == []
