@@ -30,8 +30,10 @@ _MAX_HEADER_BYTES = 256 << 20
 _MAX_PARTS = 4_000_000
 """The most parts of a header: keys, items of arrays, and tensors, each of which counts as _PARTS_OF_TENSOR items."""
 _PARTS_OF_TENSOR = 16
-_PIECE_ELEMENTS = 1 << 20
-"""The elements that are dequantized at once: few enough for the CPU's cache, and enough to make few calls."""
+_PIECE_ELEMENTS = 1 << 17
+"""The elements that are dequantized at once: enough to make few calls, and so few that malloc keeps the memory of each
+step for the next one. That of 1 << 20 elements goes back to the kernel again and again: SmolLM2 had 220,000 page faults
+instead of 9,000, and took a quarter more CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
