@@ -8,6 +8,9 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import RopeSpec
 
 _KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
+_OLDER_NAMES = {"su": "longrope", "mrope": "default", "xdrope": "dynamic"}
+"""Of kinds in the first Phi-3, which also calls LongRoPE yarn, in Qwen2-VL and in HunYuan-VL: a text's tokens have one
+position each, not three or four."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -25,8 +28,7 @@ def rope(
         return None
     theta = _theta(fields, values, layer_type)
     kind = values.text("rope_type", default=values.values.get("type", "default"))
-    if kind == "su" or (kind == "yarn" and values.has("short_factor")):
-        kind = "longrope"  # the names of LongRoPE in the first Phi-3
+    kind = "longrope" if kind == "yarn" and values.has("short_factor") else _OLDER_NAMES.get(kind, kind)
     if kind not in (*_KINDS, "factors"):
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_KINDS)}")
     if head_dim % 2 and (kind == "proportional" or not partial or _share(fields, values) == 1):

@@ -480,6 +480,28 @@ def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 
+PUBLISHED_ROPES = {
+    "Qwen2_5_VL": {"type": "mrope", "mrope_section": [2, 3, 3]},
+    "HunYuanVL": {"type": "xdrope", "xdrope_section": [2, 2, 2, 2], "alpha": 1000.0, "factor": 1.0, "mscale": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_ROPES)
+def test_ropes_of_several_positions_under_their_first_names(name: str, tmp_path: Path) -> None:
+    """Qwen2-VL, Qwen2.5-VL and HunyuanOCR are published so, without text_config."""
+    model = make(name)
+    save(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    text = config.pop("text_config")
+    base = text.pop("rope_parameters")["rope_theta"]
+    published = {**text, **config, "rope_theta": base, "rope_scaling": PUBLISHED_ROPES[name]}
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    model = type(model).from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
 @pytest.mark.parametrize("name", ["HyperCLOVAXVisionV2", "Kimi_K25"])
 def test_a_head_that_neither_config_json_nor_the_files_state_is_the_embedding(name: str, tmp_path: Path) -> None:
     """In classes that tie both by default, whatever the language model's own fields say."""
