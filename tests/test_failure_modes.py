@@ -430,6 +430,11 @@ SHOWN: dict[str, dict[str, str]] = {
         "objects are deleted while the API server restarts, so that no watch reports it":
         """operator/test_reopening.py test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_list
             operator/test_resync.py test_what_the_watches_missed""",
+        "a proxy or webhook answers requests for one object with 429 or 503, and a long `Retry-After`":
+        """operator/test_limiter.py
+            test_who_asks_for_a_day_holds_back_its_own_request_for_a_minute_and_others_for_a_moment
+            test_a_request_that_is_refused_again_while_others_are_answered_holds_back_no_other
+            test_a_request_that_is_held_back_is_not_sent_and_keeps_no_worker""",
         "events of a watch are lost on their way, as by a proxy, or a watch stops without an error":
         """operator/test_resync.py
             test_an_llmservice_whose_event_was_lost_is_found_at_the_next_look_at_llmservices

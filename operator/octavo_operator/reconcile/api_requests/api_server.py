@@ -5,10 +5,11 @@ The client brings TLS, kubeconfig and rotating tokens; `cluster.py` knows the pa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,7 @@ from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 Object = dict[str, Any]
 
 _TIMEOUT_SECONDS = 30.0
+_NO_ANSWER = "NoAnswer"
 _DENIAL = re.compile(r"denied (?:the )?request\b")
 _CODES_OF_DENIALS = (400, 403, 422)
 """An admission webhook or policy denies a request with a code of its own choice, such as 429, 401 or 503: other codes
@@ -90,12 +92,12 @@ class ApiServer:
         content_type: str = "application/json",
     ) -> Object:
         """Send one write; metrics count it as `what`. NotLeadingError if this replica may not write now."""
-        await self.limiter.wait()
+        await self._may_send(method, path)
         seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
         if seconds <= 0:
             raise NotLeadingError(f"does not hold the lease at this moment, so {what} is not changed")
         self.wrote(verb, what)
-        return await self.request(method, path, body, query, content_type, seconds=seconds, at_once=True)
+        return await self.request(method, path, body, query, content_type, seconds=seconds, waited=True)
 
     async def request(
         self,
@@ -106,11 +108,46 @@ class ApiServer:
         content_type: str = "application/json",
         accept: str = "application/json",
         seconds: float = _TIMEOUT_SECONDS,
+        waited: bool = False,
         at_once: bool = False,
     ) -> Object:
-        """Send one request; unless `at_once`, it waits while the API server asks clients to send less."""
-        if not at_once:
-            await self.limiter.wait()
+        """Send one request; it waits while the API server asks clients to send less, unless it has `waited` already.
+
+        `at_once`: it does not wait, and its answer holds back no other, as for the Lease.
+        """
+        if not (waited or at_once):
+            await self._may_send(method, path)
+        with contextlib.nullcontext() if at_once else self._noted(method, path):
+            return await self._sent(method, path, body, query, content_type, accept, seconds)
+
+    async def _may_send(self, method: str, path: str) -> None:
+        """Wait as long as the API server asks all clients to; ApiError if it asks longer for this request alone."""
+        await self.limiter.wait()
+        if held := self.limiter.held_back((method, path)):
+            seconds, message = held
+            raise ApiError(429, "TooManyRequests", message, seconds)
+
+    @contextlib.contextmanager
+    def _noted(self, method: str, path: str) -> Iterator[None]:
+        """Let the limiter know how the request in the block is answered."""
+        try:
+            yield
+        except ApiError as error:
+            if error.reason != _NO_ANSWER:  # of this request alone: others are not held back
+                self.limiter.answered((method, path), error.status, error.at_least, error.message)
+            raise
+        self.limiter.answered((method, path), 200)
+
+    async def _sent(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        seconds: float = _TIMEOUT_SECONDS,
+    ) -> Object:
         headers = {"Accept": accept, "Content-Type": content_type}
         began = time.monotonic()
         request = await self._api.param_serialize(
@@ -119,18 +156,16 @@ class ApiServer:
         try:
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
-        except TimeoutError:  # of this request alone: others are not held back
+        except TimeoutError:
             message = f"the API server gave no answer to {method} {path} within {seconds:.0f} s"
             hint = "" if method == "GET" else _WEBHOOKS  # admission is not asked about what is only read
-            raise ApiError(0, "NoAnswer", message + hint) from None
+            raise ApiError(0, _NO_ANSWER, message + hint) from None
         except (aiohttp.ClientError, OSError) as error:
-            self.limiter.answered(0, None)
             message = str(error) or type(error).__name__
             raise ApiError(0, "Unreachable", f"the API server cannot be reached: {message}") from None
         self.clock.note_date(response.headers.get("Date"), time.monotonic() - began)
         if response.status >= 300:
             failure = _api_error(response.status, data, retry_after_of(response.headers))
-            self.limiter.answered(failure.status, failure.at_least)
             if failure.status == 403:
                 self.missing_rights.note(failure.message)
             if failure.status == 401:
@@ -147,7 +182,7 @@ def _parsed(data: bytes) -> Object:
     if not isinstance(found, dict) or "kind" not in found:  # as from a proxy that shows a page of its own
         message = data[:200].decode(errors="replace")
         what = "something other than the API server answers, or its answer is cut off"
-        raise ApiError(0, "NoAnswer", f"{what}: {message}")
+        raise ApiError(0, _NO_ANSWER, f"{what}: {message}")
     return found
 
 

@@ -41,15 +41,75 @@ async def waited(clock: Clock, limiter: Limiter) -> list[float]:
 async def test_an_overloaded_server_is_given_the_time_that_it_asks_for() -> None:
     clock = Clock()
     limiter = Limiter(clock, clock.sleep)
-    limiter.answered(404, None)
+    limiter.answered(("GET", "/a"), 404)
     assert await waited(clock, limiter) == []
-    limiter.answered(429, 7.0)
-    limiter.answered(503, None)  # a shorter pause ends no longer one
+    limiter.answered(("GET", "/a"), 429, 7.0)
+    limiter.answered(("GET", "/b"), 503)  # a shorter pause ends no longer one
     assert await waited(clock, limiter) == [7.0]
-    limiter.answered(0, None)
+    limiter.answered(("GET", "/c"), 0)
     assert await waited(clock, limiter) == [7.0, 1.0]
-    limiter.answered(429, retry_after_of({"Retry-After": "86400"}))
-    assert await waited(clock, limiter) == [7.0, 1.0, 60.0]
+
+
+async def test_who_asks_for_a_day_holds_back_its_own_request_for_a_minute_and_others_for_a_moment() -> None:
+    clock, asked = Clock(), ("PATCH", "/a")
+    limiter = Limiter(clock, clock.sleep)
+    limiter.answered(asked, 429, retry_after_of({"Retry-After": "86400"}), "not today")
+    assert await waited(clock, limiter) == [10.0]
+    assert limiter.held_back(asked) == (50.0, "not today")
+    assert limiter.held_back(("GET", "/a")) is None
+    clock.now = 60.0
+    assert limiter.held_back(asked) is None
+
+
+async def test_a_request_that_is_refused_again_while_others_are_answered_holds_back_no_other() -> None:
+    clock, asked = Clock(), ("PATCH", "/a")
+    limiter = Limiter(clock, clock.sleep)
+    limiter.answered(asked, 429, 5.0)
+    assert await waited(clock, limiter) == [5.0]
+    limiter.answered(("GET", "/b"), 200)
+    limiter.answered(asked, 429, 5.0)
+    assert await waited(clock, limiter) == [5.0]
+    assert limiter.held_back(asked) == (5.0, "")
+    limiter.answered(asked, 200)
+    limiter.answered(asked, 429, 5.0)  # it was answered meanwhile: it may be the API server again
+    assert await waited(clock, limiter) == [5.0, 5.0]
+
+
+async def test_while_most_requests_are_refused_one_that_is_refused_again_holds_back_all() -> None:
+    clock = Clock()
+    limiter = Limiter(clock, clock.sleep)
+    for path in ("/a", "/b", "/c"):
+        limiter.answered(("GET", path), 429, 5.0)
+    limiter.answered(("GET", "/d"), 200)
+    await limiter.wait()
+    limiter.answered(("GET", "/a"), 429, 5.0)
+    assert await waited(clock, limiter) == [5.0, 5.0]
+
+
+async def test_a_request_that_is_held_back_is_not_sent_and_keeps_no_worker() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        code = 429 if request.path == "/apis/refused" else 200
+        headers = {"Retry-After": "600"} if code == 429 else {}
+        return web.json_response({"kind": "Status", "message": "not this one"}, status=code, headers=headers)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app, shutdown_timeout=0.1) as http:
+        configuration = client.Configuration(host=str(http.make_url("")))
+        configuration.retries = 0
+        server, clock = ApiServer(client.ApiClient(configuration)), Clock()
+        server.limiter = Limiter(clock, clock.sleep)
+        for left in (60.0, 50.0):
+            with pytest.raises(ApiError, match=r"^not this one$") as found:
+                await server.write("apply", "Service", "PATCH", "/apis/refused", {})
+            assert (found.value.status, found.value.at_least) == (429, left)
+            await server.request("GET", "/apis/other")
+        await server.close()
+    assert asked == ["/apis/refused", "/apis/other", "/apis/other"]
+    assert clock.slept == [10.0]
 
 
 def test_a_date_is_no_number_of_seconds_and_no_key_waits_for_a_day() -> None:
