@@ -8,11 +8,10 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from octavo_client import bench, chat, compare, top
-from octavo_client.api import KEY_VARIABLE
 from octavo_client.argument_types import whole_number_within
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
@@ -39,6 +38,14 @@ _MANY_FLAGS = {
     "bench": "URL",
 }
 """Required arguments of the commands whose usage line would list a screen full of flags; the help explains these."""
+
+_CLIENTS = {
+    "chat": "talk to a running server",
+    "bench": "measure a running server",
+    "compare": "compare two files of bench --json, figure by figure",
+    "top": "show the load of running servers",
+}
+"""The commands that are modules of `octavo_client`, with what they do."""
 
 _port = whole_number_within(0, 65_535)
 
@@ -76,8 +83,12 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"unknown {kind} {name}" + (f", did you mean {close[0]}?" if close else ""))
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of `octavo-engine` with all commands and flags."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of `octavo-engine` with all commands and flags.
+
+    With `only`, other commands of `octavo_client` have no flags: to import what they need takes longer than all the
+    rest of a command such as `models`.
+    """
     parser = _Parser(
         prog="octavo-engine",
         description="Octavo's engine: serves a language model.",
@@ -105,10 +116,10 @@ def build_parser() -> argparse.ArgumentParser:
     models = command("models", "list the supported model families and their features")
     models.add_argument("--json", action="store_true", help="print a JSON list")
     _add_doctor(command("doctor", "check whether this machine can serve models"))
-    chat.add_arguments(command("chat", "talk to a running server"))
-    bench.add_arguments(command("bench", "measure a running server"))
-    compare.add_arguments(command("compare", "compare two files of bench --json, figure by figure"))
-    top.add_arguments(command("top", "show the load of running servers"))
+    for name, does in _CLIENTS.items():
+        client = command(name, does)
+        if only in (None, name):
+            _client(name).add_arguments(client)
     completion = command("completion", "print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
@@ -198,6 +209,8 @@ def _warn_of_unknown_variables(command: str) -> None:
     The clients' OCTAVO_API_KEY is one of these for `serve`, which it does not protect.
     """
     for name, nearest in unknown_variables(os.environ):
+        from octavo_client.api import KEY_VARIABLE  # takes long, and there is hardly ever such a variable
+
         if name != KEY_VARIABLE or command == "serve":
             hint = f"; did you mean {nearest}?" if nearest else ""
             sys.stderr.write(f"octavo-engine: warning: {name} has no effect on {command}{hint}\n")
@@ -255,6 +268,11 @@ def _adapters(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _client(name: str) -> Any:
+    """Return the module of a command of `octavo_client`, which has `add_arguments` and `run`."""
+    return import_module(f"octavo_client.{name}")
+
+
 def _completion(args: argparse.Namespace) -> int:
     import shtab
 
@@ -270,11 +288,8 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
     "pull": _pull,
     "adapters": _adapters,
-    "chat": chat.run,
-    "bench": bench.run,
-    "compare": compare.run,
-    "top": top.run,
     "completion": _completion,
+    **{name: lambda args: _client(args.command).run(args) for name in _CLIENTS},
 }
 
 
@@ -284,8 +299,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = build_parser()
     words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words else "")
     if not words:
         parser.print_help(sys.stderr)
         return ConfigurationError.exit_code
