@@ -669,7 +669,10 @@ def test_names_of_properties_are_held_to_their_schema(schema: dict[str, Any], ta
     "others",
     [
         {"propertyNames": False},
-        {"propertyNames": {"minLength": 2}},
+        {"propertyNames": {"minLength": "2"}},
+        {"propertyNames": {"minLength": 2, "pattern": "a"}},
+        {"propertyNames": {"minLength": 2}, "properties": {"a": {}}},
+        {"propertyNames": {"format": "hostname"}},
         {"propertyNames": {"enum": ["a"], "pattern": "a"}},
         {"propertyNames": {"enum": "a"}},
         {"propertyNames": {"$ref": "#/$defs/missing"}},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 from octavo_engine.json_schema.walk import only_lists, referred
@@ -35,8 +35,8 @@ class _Limits:
     properties: Mapping[str, Any]
     required: frozenset[str]
     """The properties that objects must have; of many, the first ones."""
-    required_values: Mapping[str, frozenset[tuple[str, Any]]]
-    """The only values of those required properties that have such."""
+    fixed: Mapping[str, frozenset[tuple[str, Any]]]
+    """The only values of those properties that have such; of many properties, the required and the first ones."""
     closed: bool
     """Whether objects have listed properties only."""
 
@@ -93,8 +93,8 @@ def _disjoint(one: _Limits, other: _Limits) -> bool:
         return False
     if any(each.closed and not rest.required <= each.properties.keys() for each, rest in ((one, other), (other, one))):
         return True
-    shared = one.required_values.keys() & other.required_values.keys()
-    return any(one.required_values[name].isdisjoint(other.required_values[name]) for name in shared)
+    shared = one.fixed.keys() & other.fixed.keys() & (one.required | other.required)
+    return any(one.fixed[name].isdisjoint(other.fixed[name]) for name in shared)
 
 
 def _disjoint_if_closed(one: Any, other: Any) -> bool:
@@ -112,7 +112,8 @@ def _limits(schema: Any, root: Any) -> _Limits:
         schema = {}
     values, properties, required = _values(schema), schema.get("properties"), _names(schema)
     properties = properties if isinstance(properties, Mapping) else {}
-    found = {name: _values(referred(properties[name], root)) for name in required if name in properties}
+    looked_at = required.intersection(properties).union(islice(properties, _MOST_NAMES))
+    found = {name: _values(referred(properties[name], root)) for name in looked_at}
     fixed = {name: each for name, each in found.items() if each is not None}
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     return _Limits(_kinds(schema, values), values, properties, required, fixed, closed)

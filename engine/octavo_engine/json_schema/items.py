@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import permutations
 from math import perm
@@ -10,12 +11,15 @@ from typing import Any
 from octavo_engine.json_schema.walk import ANNOTATIONS, referred
 
 _UNIQUE = "uniqueItems"
-_BESIDE = ANNOTATIONS | {_UNIQUE, "type", "items", "minItems", "maxItems"}
+_KEPT = ANNOTATIONS | {"$id", "$schema", "$defs", "definitions"}
+_BESIDE = _KEPT | {_UNIQUE, "type", "items", "minItems", "maxItems"}
+_KINDS = {str: ("string",), bool: ("boolean",), int: ("integer", "number"), type(None): ("null",)}
+"""The types of the values whose equality is that of Python's values of the same type, by their names in schemas."""
 _MOST_CHARACTERS = 1 << 17
 """The most characters of all lists that are made for a schema; they take about 0.2 s to compile. There are 326 lists of
 up to five different values, and with names of 20 characters they have about 40,000."""
-_MOST_TEXTS, _LONGEST_LIST = 181, 7
-"""The most texts, and the longest lists, that can have so few characters. The lists of others are not even counted, as
+_MOST_VALUES, _LONGEST_LIST = 181, 7
+"""The most values, and the longest lists, that can have so few characters. The lists of others are not even counted, as
 that of 8,000 texts took 8 s."""
 
 
@@ -33,7 +37,7 @@ def without_idle_uniqueness(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class UniqueLists:
-    """Replaces schemas of lists whose items differ by all of these lists, if the items are a few texts of an enum."""
+    """Replaces schemas of lists whose items differ by all of these lists, if the items are a few plain values."""
 
     def __init__(self, root: Any) -> None:
         """`root` is the whole schema, within which references lead."""
@@ -44,26 +48,36 @@ class UniqueLists:
         """Return a schema that allows the same as this one, an enum of lists; others are returned as they are."""
         if schema.get(_UNIQUE) is not True or schema.get("type") != "array" or schema.keys() - _BESIDE:
             return schema
-        values = _texts_of(referred(schema.get("items"), self._root))
+        values = _values_of(referred(schema.get("items"), self._root))
         least, most = schema.get("minItems", 0), schema.get("maxItems", len(values))
         if not values or not (type(least) is type(most) is int):
             return schema
         sizes = range(max(0, least), min(most, len(values)) + 1)
         if not sizes or sizes[-1] > _LONGEST_LIST:
             return schema
-        characters = (max(map(len, values)) + 1) * sum(size * perm(len(values), size) for size in sizes)
+        characters = (max(len(json.dumps(value)) for value in values) + 1) * sum(
+            size * perm(len(values), size) for size in sizes
+        )
         if characters > self._left:
             return schema
         self._left -= characters
-        kept = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+        kept = {key: value for key, value in schema.items() if key in _KEPT}
         return {**kept, "enum": [list(each) for size in sizes for each in permutations(values, size)]}
 
 
-def _texts_of(items: Any) -> list[str]:
-    """Return the different texts of a schema that is an enum of texts; none of another one, or if there are many."""
-    if not isinstance(items, Mapping) or items.keys() - ANNOTATIONS - {"type", "enum"}:
+def _values_of(items: Any) -> list[Any]:
+    """Return the different values of a schema of few texts, integers, booleans and nulls; none if it has others."""
+    if not isinstance(items, Mapping) or items.keys() - ANNOTATIONS - {"type", "enum", "minimum", "maximum"}:
         return []
-    values = items.get("enum")
-    if items.get("type", "string") != "string" or not isinstance(values, list) or len(values) > _MOST_TEXTS:
+    kind, values = items.get("type"), items.get("enum")
+    least, most = items.get("minimum"), items.get("maximum")
+    if values is None and kind == "boolean":
+        values = [True, False]
+    elif values is None and kind == "integer" and type(least) is type(most) is int:
+        values = list(range(least, min(most, least + _MOST_VALUES) + 1))
+    elif least is not None or most is not None:
         return []
-    return list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else []
+    if not isinstance(values, list) or len(values) > _MOST_VALUES or any(type(value) not in _KINDS for value in values):
+        return []
+    different = {(type(value), value): value for value in values}.values()
+    return [value for value in different if kind is None or kind in _KINDS[type(value)]]

@@ -9,10 +9,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_engine.json_schema.formats import with_exact_format
 from octavo_engine.json_schema.walk import ANNOTATIONS, referred
 
 _NAMES = "propertyNames"
 _REST = "additionalProperties"
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _LONGEST_REST = 100
 """Characters of the schema of the values that is repeated for each name, so that the whole stays small."""
 
@@ -41,7 +43,7 @@ def without_property_names(schema: dict[str, Any], root: Any) -> dict[str, Any]:
 
 
 def _rule(names: Any) -> dict[str, Any] | None:
-    """Return the one keyword that limits the names, `enum` or `pattern`; none if any name is allowed.
+    """Return the one keyword that limits the names, as `enum` or `pattern`; none if any name is allowed.
 
     None if there is another keyword, or more than one.
     """
@@ -52,5 +54,14 @@ def _rule(names: Any) -> dict[str, Any] | None:
     rule = {key: value for key, value in names.items() if key != "type" and key not in ANNOTATIONS}
     if rule.keys() == {"const"}:
         return {"enum": [rule["const"]]}
+    if rule.keys() == {"format"}:
+        rule = {"pattern": _UUID} if rule["format"] == "uuid" else with_exact_format(rule)
+    elif rule and rule.keys() <= {"minLength", "maxLength"}:
+        least, most = rule.get("minLength", 0), rule.get("maxLength", "")
+        return (
+            {"pattern": rf"^[\s\S]{{{least},{most}}}$"}
+            if type(least) is int and (most == "" or type(most) is int)
+            else None
+        )
     valid = isinstance(rule.get("enum", []), list) and isinstance(rule.get("pattern", ""), str)
     return rule if valid and (not rule or rule.keys() in ({"enum"}, {"pattern"})) else None

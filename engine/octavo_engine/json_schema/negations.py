@@ -8,6 +8,10 @@ from typing import Any
 from octavo_engine.json_schema.walk import ANNOTATIONS
 
 _KINDS = ("null", "boolean", "object", "array", "number", "string")
+_OPPOSITE = {
+    "minimum": "exclusiveMaximum", "maximum": "exclusiveMinimum",
+    "exclusiveMinimum": "maximum", "exclusiveMaximum": "minimum",
+}  # fmt: skip
 _ANYTHING = r"[\s\S]*"
 _MOST_CHARACTERS, _LONGEST = 4096, 64
 """The most characters of the texts that a `not` forbids, and of one of them. The pattern of all others is some times as
@@ -36,6 +40,8 @@ def without_negation(schema: dict[str, Any]) -> Any:
         changed = _without_values(others, no["enum"])
     elif no.keys() == {"const"}:
         changed = _without_values(others, [no["const"]])
+    elif len(no) == 1:
+        changed = _beyond(others, *next(iter(no.items())))
     return schema if changed is None else changed
 
 
@@ -54,7 +60,10 @@ def _without_kinds(schema: dict[str, Any], kinds: Any) -> Any:
 
 
 def _without_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
-    """Return the schema without these values, if it is an enum, or one of texts; None for others."""
+    """Return the schema without these values, if it is an enum, or one of texts or booleans; None for others."""
+    if schema.get("type") == "boolean" and not {"enum", "const"} & schema.keys():
+        left = [value for value in (True, False) if not any(value is each for each in values)]
+        return {**schema, "enum": left} if left else False
     if "enum" in schema or "const" in schema:
         return _without_own_values(schema, values)
     texts = [value for value in values if isinstance(value, str)]
@@ -66,6 +75,16 @@ def _without_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
         return schema | other if texts else schema
     all_of = schema.get("allOf", [])
     return {**schema, "allOf": [*all_of, other]} if isinstance(all_of, list) else None
+
+
+def _beyond(schema: dict[str, Any], bound: str, value: Any) -> dict[str, Any] | None:
+    """Return the schema of the numbers beyond a bound; None if it is not a bound of numbers."""
+    if (opposite := _OPPOSITE.get(bound)) is None:
+        return None
+    own = schema.get(opposite, value)
+    if schema.get("type") not in ("integer", "number") or {type(own), type(value)} - {int, float}:
+        return None
+    return {**schema, opposite: (max if opposite.endswith("inimum") else min)(own, value)}
 
 
 def _without_own_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
@@ -89,13 +108,13 @@ def _without_all(schema: dict[str, Any], names: Any) -> Any:
     if not all(isinstance(name, str) for name in names):
         return None
     if len(names) == 1:
-        return _without_property(schema, names[0])
+        return without_property(schema, names[0])
     if "anyOf" in schema:
         return None
-    return {**schema, "anyOf": [_without_property({}, name) for name in dict.fromkeys(names)]}
+    return {**schema, "anyOf": [without_property({}, name) for name in dict.fromkeys(names)]}
 
 
-def _without_property(schema: dict[str, Any], name: str) -> dict[str, Any]:
+def without_property(schema: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the schema without objects that have this property. One that lists no property still allows all others."""
     own = schema.get("properties", {})
     others = {} if own else {"additionalProperties": True}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 _ENFORCED = frozenset({"const", "enum"})
@@ -20,8 +20,11 @@ _DIGITS = 15
 """Every decimal number of so many digits is written as it was read."""
 _LARGEST = 1 << 53
 """The integers up to here are exact."""
+_MOST_MULTIPLES = 1000
 _INT64 = (1 << 63) - 1
 """llguidance's integers end here, so this usual bound is exact too."""
+_FARTHEST = (1 << 63) - 1024
+"""llguidance refuses bounds that are farther from zero, but for integers that are less than one."""
 
 
 class InexactNumberError(ValueError):
@@ -35,8 +38,39 @@ def with_exact_numbers(schema: dict[str, Any]) -> dict[str, Any]:
     """
     for key in _ENFORCED & schema.keys():
         _check(schema[key])
-    bounds = {key: _rounded(schema[key], _ROUNDED[key]) for key in _ROUNDED.keys() & schema.keys()}
-    return {**schema, **bounds}
+    bounds = {key: _rounded(_near(schema, key), _ROUNDED[key]) for key in _ROUNDED.keys() & schema.keys()}
+    return _with_exact_multiples({**schema, **bounds})
+
+
+def _with_exact_multiples(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with an enum of the multiples of a fraction such as 0.1 between its bounds, if these are few.
+
+    Validators divide binary fractions, by which 0.3 is no multiple of 0.1: such multiples are left out.
+    """
+    step, least, most = (schema.get(key) for key in ("multipleOf", "minimum", "maximum"))
+    if type(step) is not float or not _ENFORCED.isdisjoint(schema) or not all(map(_is_number, (least, most))):
+        return schema
+    exact = Decimal(repr(step))
+    first, last = (
+        int((Decimal(repr(bound)) / exact).to_integral_value(way))
+        for bound, way in ((least, ROUND_CEILING), (most, ROUND_FLOOR))
+    )
+    if step <= 0 or Decimal(step) == exact or not 0 <= last - first < _MOST_MULTIPLES:
+        return schema
+    multiples = [float(exact * count) for count in range(first, last + 1)]
+    return {**schema, "enum": [each for each in multiples if (each / step).is_integer()]}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= _LARGEST
+
+
+def _near(schema: dict[str, Any], key: str) -> Any:
+    """Return a bound, or if it is too far from zero for llguidance, a nearer one that allows less."""
+    bound, lower = schema[key], _ROUNDED[key] == ROUND_CEILING
+    if type(bound) not in (int, float) or (schema.get("type") == "integer" and not lower):
+        return bound
+    return max(bound, -_FARTHEST) if lower else min(bound, _FARTHEST)
 
 
 def _check(value: Any) -> None:

@@ -18,6 +18,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.json_schema.alternatives import Alternatives
 from octavo_engine.json_schema.closed import closed_schema, joins_schemas
+from octavo_engine.json_schema.conditions import Conditions
+from octavo_engine.json_schema.contains import without_contains
 from octavo_engine.json_schema.controls import names_control_characters
 from octavo_engine.json_schema.formats import with_exact_format
 from octavo_engine.json_schema.items import UniqueLists, without_idle_uniqueness
@@ -49,6 +51,7 @@ _ESCAPES = 'nrbtf\\"'
 `\\u0061`, and the property's value would not have to follow its schema."""
 _MAY_BE_INEXACT = re.compile(
     r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|"pattern|[0-9.]{16}|[0-9][eE]'
+    r'|"if"|"then"|"else"|"depende|"unevaluated|"contains"|"multipleOf"'
 )
 """What is in the JSON text of each schema that llguidance would not follow exactly, or refuses without need."""
 _NOTHING_ALLOWED = "NoExtensionBias"
@@ -113,10 +116,11 @@ def _parsed(text: str) -> Any:
 def _narrowed(value: Any) -> Any:
     """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
     value = changed_schema(value, without_negation)
+    value = changed_schema(value, Conditions(value).divided)
     alternatives, lists = Alternatives(value, closable=not joins_schemas(value)), UniqueLists(value)
 
     def plain(each: dict[str, Any]) -> dict[str, Any]:
-        each = alternatives.with_any_of(lists.listed(without_idle_uniqueness(each)))
+        each = alternatives.with_any_of(lists.listed(without_idle_uniqueness(without_contains(each))))
         return with_joined_counts(without_property_names(each, root=value))
 
     joined = changed_schema(value, plain)

@@ -1,0 +1,72 @@
+"""Writes conditions on the properties of objects, which llguidance refuses by name, as an `anyOf` of plain objects.
+
+These are `if` with `then` and `else`, `dependentRequired`, `dependentSchemas`, `dependencies`, `unevaluatedProperties`
+and `not`. Each case is a whole object of its own, so that one that only lists its properties can be closed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_engine.json_schema.cases import CONDITIONS, JOINS, OUTSIDE, Cases, NoCasesError
+
+_UNEVALUATED = "unevaluatedProperties"
+_REFUSED = CONDITIONS | {"not"}
+_IF = frozenset({"if", "then", "else"})
+_MOST_CHARACTERS = 1 << 16
+"""The most characters of all cases of one schema, each of which has its own copy of the properties."""
+
+
+class Conditions:
+    """Writes the conditions in one whole schema as cases."""
+
+    def __init__(self, root: Any) -> None:
+        """`root` is the whole schema, for `$ref`."""
+        self._cases = Cases(root)
+
+    def divided(self, schema: dict[str, Any]) -> Any:
+        """Return a schema of the same values without conditions of its own; one that has no cases, as it is."""
+        schema = _without_idle(schema)
+        if not any(map(_has_conditions, (schema, *_parts(schema, "allOf"), *_parts(schema, "anyOf")))):
+            return schema
+        joined = {key: value for key, value in schema.items() if key in JOINS | CONDITIONS}
+        start = {key: value for key, value in schema.items() if key not in OUTSIDE | joined.keys() | {_UNEVALUATED}}
+        if "properties" in schema:
+            start.setdefault("type", "object")
+        try:
+            cases = [_complete(case, schema) for case in self._cases.of(start, joined)]
+        except (NoCasesError, RecursionError, TypeError, AttributeError):  # the last two for values of wrong types
+            return schema
+        if not cases:
+            return False if start.get("type") == "object" else schema
+        outside = {key: value for key, value in schema.items() if key in OUTSIDE}
+        changed = {**outside, **cases[0]} if len(cases) == 1 else {**outside, "anyOf": cases}
+        return changed if len(json.dumps(changed)) <= _MOST_CHARACTERS else schema
+
+
+def _without_idle(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema without those of its conditions that forbid nothing."""
+    if schema.get(_UNEVALUATED) in (True, {}):
+        others = {key: value for key, value in schema.items() if key != _UNEVALUATED}
+        schema = {"additionalProperties": True, **others}
+    if schema.keys() & _IF and ("if" not in schema or not schema.keys() & {"then", "else"}):
+        return {key: value for key, value in schema.items() if key not in _IF}
+    return schema
+
+
+def _parts(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    parts = schema.get(keyword)
+    return parts if isinstance(parts, list) else []
+
+
+def _has_conditions(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and bool(schema.keys() & (_REFUSED | {_UNEVALUATED}))
+
+
+def _complete(case: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case of the schema without other properties, if the schema forbids those that it does not evaluate."""
+    if case.get("type") != "object" or schema.get(_UNEVALUATED, False) is not False:
+        raise NoCasesError
+    return {"additionalProperties": False, **case} if _UNEVALUATED in schema else case

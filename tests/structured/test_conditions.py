@@ -1,0 +1,217 @@
+"""Conditions of JSON schemas that are written as cases: if, dependentRequired, contains and others."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import product
+from typing import Any
+
+import jsonschema
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from octavo_engine.json_schema import cases
+from octavo_engine.structured.grammar import GrammarError, exact_schema, json_schema_grammar
+from octavo_engine.structured.grammar_check import check_grammar
+
+TOKENS = LLTokenizer("byte")
+FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
+ABSENT = object()
+VALUES = {"kind": ["a", "b", "other"], "on": [True, False], "size": [3, 7], "note": ["x", "yy"]}
+OBJECTS = [
+    {name: value for name, value in zip(VALUES, values, strict=True) if value is not ABSENT}
+    for values in product(*([ABSENT, *each] for each in VALUES.values()))
+]
+HOST: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["a", "b", "other"]},
+        "on": {"type": "boolean"},
+        "size": {"$ref": "#/$defs/size"},
+        "note": {"type": "string"},
+    },
+    "$defs": {"size": {"type": "integer"}, "short": {"properties": {"note": {"maxLength": 1}}}},
+}
+RULES: list[Any] = [
+    {"required": ["note"]},
+    {"required": ["size", "on"]},
+    {"properties": {"kind": {"const": "a"}}},
+    {"properties": {"kind": {"enum": ["a", "b"]}}, "required": ["kind"]},
+    {"properties": {"on": {"const": True}}},
+    {"properties": {"on": False}},
+    {"properties": {"size": {"minimum": 5}}},
+    {"properties": {"size": {"exclusiveMaximum": 7}}, "required": ["size"]},
+    {"properties": {"note": {"const": "x"}, "kind": {"const": "other"}}, "required": ["note"]},
+    {"properties": {"note": {"type": "string"}}},
+    {"type": "object", "title": "any", "properties": {}},
+    True,
+]
+
+
+def rule(draws: random.Random, depth: int) -> Any:
+    if depth == 0 or draws.random() < 0.4:
+        return draws.choice(RULES)
+    kind = draws.choice(["allOf", "anyOf", "not", "both"])
+    if kind == "not":
+        return {"not": rule(draws, depth - 1)}
+    if kind == "both":
+        return {**draws.choice(RULES[:-1]), "allOf": [rule(draws, depth - 1)]}
+    return {kind: [rule(draws, depth - 1), rule(draws, depth - 1)]}
+
+
+def condition(draws: random.Random, depth: int) -> dict[str, Any]:
+    kind = draws.choice(["if", "if", "dependentRequired", "dependentSchemas", "not"])
+    names = draws.sample(list(VALUES), 2)
+    if kind == "if":
+        branches = {key: rule(draws, 1) for key in ("then", "else") if draws.random() < 0.8}
+        return {"if": rule(draws, depth), **branches}
+    if kind == "not":
+        return {"not": rule(draws, depth)}
+    return {kind: {names[0]: [names[1]] if kind == "dependentRequired" else rule(draws, 1)}}
+
+
+def taken(schema: dict[str, Any], values: list[Any]) -> list[Any]:
+    """Return those of the values that may be answers under the schema."""
+    whole, found = LLMatcher(TOKENS, json_schema_grammar(schema, compact=True)), []
+    for value in values:
+        matcher, written = (
+            whole.deep_copy(),
+            TOKENS.tokenize_str(json.dumps(value, separators=(",", ":"), ensure_ascii=False)),
+        )
+        if matcher.validate_tokens(written) == len(written) and matcher.consume_tokens(written):
+            found += [value] * matcher.is_accepting()
+    return found
+
+
+def agree(schema: dict[str, Any], values: list[Any]) -> None:
+    validator = jsonschema.Draft202012Validator(schema, format_checker=FORMATS)
+    allowed = [value for value in values if validator.is_valid(value)]
+    if allowed:  # llguidance refuses a schema that allows nothing
+        assert taken(schema, values) == allowed, schema
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_condition_allows_the_objects_that_a_validator_allows(seed: int) -> None:
+    draws = random.Random(seed)
+    required = draws.sample(list(VALUES), draws.randint(0, 1))
+    agree({**HOST, "required": required, **condition(draws, 2)}, OBJECTS)
+    agree({**HOST, "required": required, "allOf": [condition(draws, 1), condition(draws, 1)]}, OBJECTS)
+
+
+CARD = {"properties": {"pay": {"enum": ["card", "cash"]}}, "required": ["pay"]}
+OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        # Both branches list new properties; the schema closes none of its objects.
+        (
+            {"type": "object", **CARD, "if": {"properties": {"pay": {"const": "card"}}},
+             "then": {"properties": {"number": {"pattern": "^[0-9]{4}$"}}, "required": ["number"]},
+             "else": {"properties": {"change": {"type": "boolean"}}}},
+            [{"pay": "card", "number": "1234"}, {"pay": "card", "number": "x"}, {"pay": "cash"}, {"pay": "card"},
+             {"pay": "cash", "change": True}],
+        ),
+        # An object within another, without `type`, of which the second case allows nothing.
+        (
+            {"type": "object", "properties": {"x": {**CARD, "if": CARD, "then": {"properties": {"n": {"const": 1}}},
+                                                    "else": False}}},
+            [{"x": {"pay": "cash", "n": 1}}, {"x": {"pay": "cash", "n": 2}}, {"x": {}}],
+        ),
+        ({**OPEN, "dependentRequired": {"a": ["b"]}}, [{"a": 1}, {"b": 1}, {"b": 1, "a": 1}, {"c": "x"}]),
+        ({**OPEN, "dependencies": {"a": {"properties": {"a": {"minimum": 5}}}}}, [{"a": 7}, {"b": 1}]),
+        ({**OPEN, "if": {"required": ["a"]}, "then": {"properties": {"z": {"maximum": 3}}}},
+         [{"z": 2, "a": 1}, {"z": 5, "a": 1}, {"z": 5}, {"z": "x"}]),
+        ({"type": "object", "properties": {"a": {}}, "then": False}, [{"a": 1}]),
+        # What both ask of a property is not always all keywords of both.
+        (
+            {"type": "object", "properties": {"x": OPEN}, "if": {"required": ["x"]},
+             "then": {"properties": {"x": {"properties": {"z": {"maximum": 3}}}}}},
+            [{"x": {"z": 2}}, {"x": {"z": 4}}, {"x": {"z": "a"}}, {"x": {"b": 7}}],
+        ),
+        (
+            {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}},
+             "dependentSchemas": {"x": {"properties": {"x": {"prefixItems": [{"minimum": 5}]}}}}},
+            [{"x": [5, 1]}, {"x": [1]}, {"x": ["a"]}, {"x": []}],
+        ),
+        (
+            {"type": "object", "properties": {"x": {"const": 1}},
+             "dependentSchemas": {"x": {"properties": {"x": {"const": True}}}}},
+            [{"x": 1}, {"x": True}, {}],
+        ),
+        ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False}, [{"a": 1}, {"b": 1}]),
+        ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": True}, [{"a": 1}, {"b": 1}]),
+        (
+            {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"b": {"type": "integer"}}}],
+             "unevaluatedProperties": False, "$defs": {"base": {"type": "object", **CARD}}},
+            [{"pay": "card"}, {"pay": "card", "b": 1}, {"pay": "card", "c": 1}, {"b": 1}, {"pay": "x"}],
+        ),
+        # Lists
+        ({"type": "array", "contains": {"const": 5}}, [[], [5], [1, 5], [1, 2], [5, "x"], "5"]),
+        ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minItems": 2, "maxItems": 3},
+         [[5], [1, 7], [1, 2], [9, 1, 1], [1, 1, 1, 9], [1, "x"]]),
+        ({"anyOf": [{"type": "array", "contains": False}, {"type": "null"}]}, [[], [1], None]),
+        ({"type": "array", "contains": {}, "maxItems": 3}, [[], [1], [1, 2, 3, 4]]),
+        ({"type": "array", "contains": {"const": 5}, "minContains": 0}, [[], [1]]),
+        # Plain values
+        ({"type": "array", "items": {"enum": [1, 2, True, None]}, "uniqueItems": True},
+         [[1, True], [1, 1], [None, 2, 1], [True, True]]),
+        ({"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}, [[], [True, False], [True, True]]),
+        ({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 4}, "uniqueItems": True},
+         [[4, 1], [1, 1], [5], [1, 2, 3, 4]]),
+        ({"propertyNames": {"minLength": 2, "maxLength": 3}, **OPEN}, [{"ab": 1}, {"a": 1}, {"äöü": 1}, {"abcd": 1}]),
+        ({"propertyNames": {"format": "date"}, **OPEN}, [{"2024-02-29": 1}, {"2023-02-29": 1}]),
+        ({"propertyNames": {"format": "uuid"}, **OPEN}, [{"01234567-89ab-cdef-0123-456789abcdef": 1}, {"0123": 1}]),
+        ({"type": "number", "minimum": -3.4028234663852886e38, "maximum": 1.7976931348623157e308}, [-1.5, 10**15]),
+        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, [-5, 2**40]),
+        ({"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.1}, [0, 0.1, 0.15, 0.3, 0.5, 1, 1.1]),
+        ({"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 1}, [0, 0.25, 0.3]),
+        (
+            {"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}}},
+                       {"type": "object", "properties": {"k": {"const": "b"}}, "required": ["k"]}]},
+            [{"k": "a"}, {"k": "b"}, {"k": "c"}, {}],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_said_by_cases_or_lists_of_values_is_enforced(schema: dict[str, Any], values: list[Any]) -> None:
+    """Pydantic, Zod and people write these keywords, none of which llguidance knows."""
+    agree(schema, values)
+
+
+def test_objects_of_cases_have_no_other_properties() -> None:
+    """A case that only lists its properties is closed, as are other objects that do."""
+    schema = {"type": "object", **CARD, "if": CARD, "then": {"properties": {"n": {}}}}
+    assert taken(schema, [{"pay": "card", "n": 1}, {"pay": "card", "other": 1}]) == [{"pay": "card", "n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"type": "string", "if": {"pattern": "a"}, "then": {"minLength": 3}}, '"if", "then"'),
+        ({**HOST, "if": {"properties": {"note": {"pattern": "a"}}}, "then": {"required": ["on"]}}, '"if", "then"'),
+        ({"type": "object", "properties": {"a": {}}, "if": {"properties": {"a": {"const": 1}}}, "then": False}, '"if"'),
+        ({**HOST, "if": {"maxProperties": 2}, "then": {"required": ["on"]}}, '"if", "then"'),
+        ({**HOST, "if": {"required": "on"}, "then": {"required": [5]}}, '"if", "then"'),
+        ({**HOST, "if": {"$ref": "#/$defs/missing"}, "then": {"required": ["on"]}}, '"if", "then"'),
+        ({**HOST, "dependentRequired": {str(each): ["on"] for each in range(9)}}, '"dependentRequired"'),
+        ({**HOST, "dependentSchemas": {"on": {"$ref": "#"}}}, '"dependentSchemas"'),
+        ({**HOST, "unevaluatedProperties": {"type": "string"}}, '"unevaluatedProperties"'),
+        ({"type": "array", "contains": {"const": 1}, "minContains": 2}, '"contains", "minContains"'),
+        ({"type": "array", "contains": {"const": 1}, "maxContains": 1}, '"contains", "maxContains"'),
+        ({"contains": {"const": 1}}, '"contains"'),
+        ({"type": "array", "items": {"enum": ["x" * 600]}, "contains": {"const": 1}}, '"contains"'),
+    ],
+)
+def test_conditions_without_few_cases_are_refused_by_name(schema: dict[str, Any], named: str) -> None:
+    with pytest.raises(GrammarError, match=f"keywords that are not supported: {named}"):
+        check_grammar(json_schema_grammar(schema))
+
+
+def test_the_properties_that_cases_copy_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be many conditions, each of which copies many properties into each case."""
+    schema = {**HOST, "if": {"required": ["on"]}, "then": {"required": ["size"]}}
+    assert '"if"' not in exact_schema(schema).text
+    monkeypatch.setattr(cases, "_MOST_COPIED", 10)
+    assert '"if"' in exact_schema(schema).text
