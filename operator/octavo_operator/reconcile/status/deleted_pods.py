@@ -50,7 +50,10 @@ class _Seen:
 
     def count(self, pods: Sequence[Object]) -> None:
         """Count the pods that are there."""
-        self.newest = _newest(pods)
+        newest = _newest(pods)
+        if not self.newest:  # restored from a status that was written while there was no pod, and names no revision
+            self.uids[newest] = self.uids.pop("", set())
+        self.newest = newest
         of_newest = [pod for pod in pods if revision_of(pod) == self.newest]
         lasting = _uids(pod for pod in of_newest if _lasts(pod))
         self.surplus = lasting if len(lasting) > self.wanted else self.surplus & lasting
@@ -70,7 +73,7 @@ class DeletedPods:
     ) -> None:
         """Begin with what `note` returned to the process that looked after this LLMService before.
 
-        The `pods` of the newest `revision` that are there are among those that were counted.
+        The `pods` of the newest `revision` (empty: it is not known) that are there are among those that were counted.
         """
         seen = _Seen(*_identity(deployment), since, revision)
         there = _uids(pod for pod in pods if revision_of(pod) == revision and _lasts(pod))

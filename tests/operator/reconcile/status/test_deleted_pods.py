@@ -139,6 +139,16 @@ async def test_an_operator_that_follows_says_the_same_and_counts_on() -> None:
     assert server.service["status"]["disruptions"] == before["disruptions"]
 
 
+async def test_an_operator_that_follows_between_two_pods_says_the_same() -> None:
+    """Without a pod, the status that it takes over from names no revision."""
+    server, operator = await with_deleted_pods()
+    assert await see(operator, server) == "PodsDeleted"
+    assert "revision" not in server.service["status"]
+    operator = reconciler(server)
+    for pods in ([], [loading(4)], [loading(5)]):
+        assert await see(operator, server, *pods) == "PodsDeleted"
+
+
 @pytest.mark.parametrize("follows", [False, True])
 async def test_a_sentence_that_the_operator_takes_back_does_not_come_back(follows: bool) -> None:
     """The fourth pod turns out to have failed by itself: three were deleted."""
