@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from octavo_operator.kubectl.run import ProgressWriter, manifest, wait_until_rea
 from octavo_operator.kubectl.secret_key import secret_key
 from octavo_operator.kubectl.status import replicas_sentence, status_table
 from octavo_operator.kubectl.top import top_table
-from octavo_operator.kubectl.why import obstacles, report
+from octavo_operator.kubectl.why import Facts, obstacles, report
 
 IN_THE_WAY = 1
 _SERVICES = "llmservices.octavo.dev"
+_SLOW_SECONDS = 5.0
 _EXAMPLES = """examples:
   kubectl octavo status -A              all LLMServices, with the reason if one is not ready
   kubectl octavo why llama-8b           what keeps it from serving or scaling
@@ -181,8 +183,18 @@ def _check_installed(kubectl: Kubectl, arguments: argparse.Namespace) -> None:
             raise
 
 
+def _facts(kubectl: Kubectl, name: str) -> Facts:
+    """Return all that `why` looks at; if the cluster is slow, say that it is."""
+    notice = threading.Timer(_SLOW_SECONDS, sys.stderr.write, ["the cluster is slow to answer; still reading\n"])
+    notice.start()
+    try:
+        return facts_of(kubectl, name)
+    finally:
+        notice.cancel()
+
+
 def _why(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
-    facts = facts_of(kubectl, arguments.name)
+    facts = _facts(kubectl, arguments.name)
     found = obstacles(facts)
     sys.stdout.write(report(facts, found))
     return IN_THE_WAY if found else 0
@@ -247,7 +259,7 @@ def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     name = made["metadata"]["name"]
     sys.stderr.write(kubectl.output("create", "--filename=-", stdin=json.dumps(made)))
     if not wait_until_ready(lambda: kubectl.get(_SERVICES, name), ProgressWriter(sys.stderr), arguments.timeout):
-        facts = facts_of(kubectl, name)
+        facts = _facts(kubectl, name)
         sys.stdout.write(report(facts, obstacles(facts)))
         return IN_THE_WAY
     with forwarded(kubectl, name) as url:

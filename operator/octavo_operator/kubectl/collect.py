@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 from octavo_operator.api.names import COMPONENT_LABEL, ENGINE, SERVICE_LABEL, keda_autoscaler
 from octavo_operator.kubectl.client import Kubectl, KubectlError
@@ -14,7 +15,8 @@ from octavo_operator.kubectl.why import Facts
 from octavo_operator.render.container import PORT
 
 _AT_ONCE = 16
-Value = TypeVar("Value")
+_REQUEST_SECONDS = 10
+"""The time that each request of `why` may take: one kind whose server hangs must not hide what is known of the rest."""
 
 
 def engine_pods(name: str = "") -> str:
@@ -30,24 +32,31 @@ def has_started(pod: Mapping[str, Any]) -> bool:
 
 
 def facts_of(kubectl: Kubectl, name: str) -> Facts:
-    """Return all that `why` looks at. KubectlError: the LLMService itself cannot be read."""
+    """Return all that `why` looks at, read at once. KubectlError: the LLMService itself cannot be read."""
+    kubectl = replace(kubectl, flags=[*kubectl.flags, f"--request-timeout={_REQUEST_SECONDS}s"])
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        service = threads.submit(kubectl.get, "llmservices.octavo.dev", name)
+        asked: dict[str, Future[Any]] = {
+            "pods": threads.submit(kubectl.items, "pods", f"--selector={engine_pods(name)}"),
+            "Deployment": threads.submit(kubectl.find, "deployments.apps", name),
+            "autoscaler": threads.submit(_autoscaler, kubectl, name),
+            "ResourceQuotas": threads.submit(kubectl.items, "resourcequotas"),
+            "events": threads.submit(kubectl.items, "events", "--field-selector=type=Warning"),
+        }
+    found: dict[str, Any] = {}
     unread: list[str] = []
-    nothing: dict[str, Any] = {}
-
-    def optional(what: str, ask: Callable[[], Value], default: Value) -> Value:
+    for what, answer in asked.items():
         try:
-            return ask()
+            found[what] = answer.result()
         except KubectlError as error:
             unread.append(f"{what}: {error}")
-            return default
-
     return Facts(
-        service=kubectl.get("llmservices.octavo.dev", name),
-        pods=optional("pods", lambda: kubectl.items("pods", f"--selector={engine_pods(name)}"), []),
-        deployment=optional("Deployment", lambda: kubectl.find("deployments.apps", name), nothing),
-        autoscaler=optional("autoscaler", lambda: _autoscaler(kubectl, name), nothing),
-        quotas=optional("ResourceQuotas", lambda: kubectl.items("resourcequotas"), []),
-        events=optional("events", lambda: kubectl.items("events", "--field-selector=type=Warning"), []),
+        service=service.result(),
+        pods=found.get("pods", ()),
+        deployment=found.get("Deployment"),
+        autoscaler=found.get("autoscaler"),
+        quotas=found.get("ResourceQuotas", ()),
+        events=found.get("events", ()),
         unread=unread,
     )
 

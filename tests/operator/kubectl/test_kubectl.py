@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -319,6 +320,30 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_why_reads_all_objects_at_once_and_says_so_if_that_takes_long(
+    cluster: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No read ends before all have begun, and the notice has been written."""
+    began, noticed = cluster / "began", cluster / "noticed"
+    all_began = f'[ -f {noticed} ] && [ "$(wc -l < {began})" -ge 6 ]'
+    wait = f"echo >> {began}; for i in $(seq 500); do {all_began} && break; [ $i = 500 ] && exit 1; sleep 0.05; done\n"
+    head, rest = (cluster / "kubectl").read_text().split("\n", 1)
+    (cluster / "kubectl").write_text(f"{head}\n{wait}{rest}")
+    (cluster / "llmservices.octavo.dev.json").write_text(json.dumps(service(WITHOUT_GPU)))
+    written = sys.stderr.write
+
+    def write(text: str) -> int:
+        noticed.touch()
+        return written(text)
+
+    monkeypatch.setattr(cli, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(sys.stderr, "write", write)
+    assert cli.main(["why", "good"]) == cli.IN_THE_WAY
+    said = capsys.readouterr()
+    assert "the cluster is slow to answer; still reading" in said.err
+    assert "not looked at: pods" in said.out
+
+
 def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def write(kind: str, body: Any) -> None:
         (cluster / f"{kind}.json").write_text(json.dumps(body))
@@ -330,12 +355,14 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     text = capsys.readouterr().out
     assert "WaitingForGPU" in text
     assert "not looked at: ResourceQuotas: Error from server (Forbidden): resourcequotas" in text
-    assert all(call.startswith("--namespace=llm --context=there get ") for call in calls(cluster))
+    bounded = "--namespace=llm --context=there --request-timeout=10s get "
+    assert all(call.startswith(bounded) for call in calls(cluster))
 
     (cluster / "horizontalpodautoscalers.autoscaling.json").write_text("")  # KEDA calls it otherwise
     (cluster / "pods.json").unlink()
     assert cli.main(["why", "good"]) == cli.IN_THE_WAY
-    assert "get horizontalpodautoscalers.autoscaling keda-hpa-good --output=json --ignore-not-found" in calls(cluster)
+    of_keda = "get horizontalpodautoscalers.autoscaling keda-hpa-good --output=json --ignore-not-found"
+    assert f"--request-timeout=10s {of_keda}" in calls(cluster)
     text = capsys.readouterr().out
     assert "condition Ready=False: WaitingForGPU" in text
     assert "not looked at: pods: Error from server (Forbidden): pods" in text
