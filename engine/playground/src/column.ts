@@ -167,6 +167,11 @@ export class Column {
     }
   }
 
+  /** Gives the focus to the messages. */
+  focus(): void {
+    this.log.focus({ preventScroll: true });
+  }
+
   stop(): void {
     this.running?.abort();
   }

@@ -31,7 +31,11 @@ const asked = (): Column[] => {
 const busy = (): boolean => shown().some((column) => column.busy);
 const unanswered = (): boolean => shown().some((column) => column.unanswered);
 
+/** Whether a key belongs to an input method that still composes a word; Safari reports its last Enter by code 229. */
+const composes = (event: KeyboardEvent): boolean => event.isComposing || event.keyCode === 229;
+
 function update(): void {
+  const focused = document.activeElement;
   keep({ compare: compare.checked, columns: [both[0].kept, both[1].kept], settings: written() });
   both[1].element.hidden = !compare.checked;
   both[1].remark(both[1].asksAs(both[0]) ? "" : WILL_FOLLOW);
@@ -39,6 +43,8 @@ function update(): void {
   buttons.send.disabled = busy();
   buttons.stop.disabled = !busy();
   buttons.again.disabled = busy() || shown().every((column) => column.messages.length === 0);
+  // A button that is disabled loses the focus, and who uses the keyboard would begin anew at the top of the page.
+  if (focused instanceof HTMLButtonElement && focused.disabled) both[0].focus();
   const [left, right] = both.map((column) => column.lastAnswer);
   const comparable = left && right && both[0].lastQuestion === both[1].lastQuestion;
   get("difference").hidden = !compare.checked || busy() || !comparable;
@@ -55,9 +61,15 @@ function say(text: string): void {
   get("notice").textContent = text;
 }
 
+function askForKey(wanted: boolean): void {
+  const form = get("key-form");
+  if (!wanted && form.contains(document.activeElement)) prompt.focus();
+  form.hidden = !wanted;
+}
+
 function explain(error: unknown): void {
   if (!(error instanceof Refusal)) return say(`The engine cannot be reached: ${(error as Error).message}`);
-  get("key-form").hidden = error.status !== 401; // with any other status the key was accepted
+  askForKey(error.status === 401); // with any other status the key was accepted
   if (error.status === 401 && !savedKey()) return say("This engine needs an API key: enter yours above.");
   if (!error.retryAfter) return say(error.message);
   const again = unanswered() ? ": Regenerate asks again." : ".";
@@ -111,7 +123,7 @@ async function listModels(): Promise<void> {
     if (call !== listing) return; // a newer call has asked since, perhaps with another key
     for (const column of both) column.listModels(there);
     showDefaults(there[0]?.default_sampling_params ?? {});
-    get("key-form").hidden = true;
+    askForKey(false);
     say(unanswered() ? "Your last question has no answer yet: Regenerate asks it again." : "");
   } catch (error) {
     if (call !== listing) return;
@@ -148,12 +160,12 @@ function listen(): void {
     void answer();
   });
   prompt.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey || composes(event)) return;
     event.preventDefault();
     get<HTMLFormElement>("prompt-form").requestSubmit();
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") for (const column of both) column.stop();
+    if (event.key === "Escape" && !composes(event)) for (const column of both) column.stop();
   });
   get<HTMLFormElement>("key-form").addEventListener("submit", (event) => {
     event.preventDefault();

@@ -40,13 +40,18 @@ A [trap](javascript:document.title='owned'), a [page](https://example.org/page),
 """
 ANSWERS_OF_THE_TEST = """() => {
   const fetched = window.fetch;
+  let stop;
   const stream = new ReadableStream({ start: (controller) => {
+    stop = (reason) => controller.error(reason);
     const write = (data) => controller.enqueue(new TextEncoder().encode(`data: ${data}\\n\\n`));
     window.send = (delta) => write(JSON.stringify({ choices: [{ delta }] }));
     window.end = () => { write("[DONE]"); controller.close(); };
   } });
-  window.fetch = (url, options) =>
-    url === "/v1/chat/completions" ? Promise.resolve(new Response(stream)) : fetched(url, options);
+  window.fetch = (url, options) => {
+    if (url !== "/v1/chat/completions") return fetched(url, options);
+    options.signal.addEventListener("abort", () => stop(options.signal.reason));
+    return Promise.resolve(new Response(stream));
+  };
 }"""
 SAMPLING: dict[str, tuple[str, float]] = {
     "Temperature": ("temperature", 0.25),
@@ -100,9 +105,12 @@ def clear_notice(page: Page) -> None:
 
 
 def accessibility_problems(page: Page) -> list[str]:
-    """Return axe's findings against WCAG 2.2 A and AA; the page's policy does not bind the browser's own debugger."""
+    """Return axe's findings against WCAG 2.2 A and AA, and its best practices.
+
+    The page's policy does not bind the browser's own debugger.
+    """
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     found = page.evaluate("tags => axe.run(document, { runOnly: tags })", tags)
     return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found["violations"]]
 
@@ -369,6 +377,43 @@ def test_nothing_bars_anyone(server: Served, context: BrowserContext, scheme: An
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_the_focus_goes_to_the_answer_where_its_button_is_disabled(server: Served, context: BrowserContext) -> None:
+    server.play("Here.")
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.evaluate(ANSWERS_OF_THE_TEST)
+    page.get_by_label("Your message").fill("Where am I?")
+    page.get_by_role("button", name="Send").press("Enter")
+    messages = page.get_by_role("log", name="Messages A")
+    expect(messages).to_be_focused()
+    page.get_by_role("button", name="Stop").focus()
+    page.evaluate("send({ content: 'Here.' }); end();")
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    expect(messages).to_be_focused()
+
+
+@pytest.mark.parametrize("how", ["isComposing: true", "keyCode: 229"])
+def test_the_keys_of_an_input_method_neither_send_nor_stop(server: Served, context: BrowserContext, how: str) -> None:
+    """As Chromium and Firefox report them, and as Safari does."""
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.evaluate(ANSWERS_OF_THE_TEST)
+    message = page.get_by_label("Your message")
+    message.fill("\u306b\u307b\u3093")
+
+    def press(key: str) -> None:
+        options = f"{{ key: '{key}', {how}, bubbles: true, cancelable: true }}"
+        message.evaluate(f"box => {{ box.dispatchEvent(new KeyboardEvent('keydown', {options})); }}")
+
+    press("Enter")
+    expect(message).to_have_value("\u306b\u307b\u3093")
+    message.press("Enter")
+    expect(page.get_by_role("button", name="Stop")).to_be_enabled()
+    press("Escape")
+    page.evaluate("send({ content: 'Japan' }); end();")
+    expect(page.locator(".timing").first).to_contain_text("tokens/s")
+
+
 def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     start: Callable[..., Served], context: BrowserContext, tmp_path: Path
 ) -> None:
@@ -395,6 +440,7 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     refused.value.finished()
     page.evaluate("new Promise(done => setTimeout(done, 50))")  # the page has read the older key's refusal
     expect(page.get_by_label("API key")).to_be_hidden()
+    expect(page.get_by_label("Your message")).to_be_focused()
     assert "sk-secret" not in page.evaluate("JSON.stringify(localStorage)")
     other = opened(context, server.url)
     expect(other.get_by_label("API key")).to_be_visible()
