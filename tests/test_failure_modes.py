@@ -438,6 +438,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "events of a watch are lost on their way, as by a proxy, or a watch stops without an error":
         """operator/test_resync.py
             test_an_llmservice_whose_event_was_lost_is_found_at_the_next_look_at_llmservices
+            test_a_change_of_another_kind_is_found_the_sooner_the_fewer_objects_there_are
             operator/test_reopening.py
             test_watches_that_have_missed_a_new_llmservice_are_opened_again_in_the_same_process""",
         "a status keeps changing, as where a node is ready and not ready in turns":

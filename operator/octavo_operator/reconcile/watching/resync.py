@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Collection, Iterable, Sequence
@@ -23,10 +24,13 @@ FIRST_SECONDS = 60.0
 """The time from the start to the first resync: a CRD that comes and goes just then may leave kopf without a watch of
 its kind."""
 RESYNC_SECONDS = 600.0
+"""The time after which every LLMService is looked at again."""
 RETRY_SECONDS = 60.0
 """The pause before LLMServices are listed again, and a kind that could not be listed. LLMServices are few beside their
 children, and one whose event was lost would be looked after by nobody.
 """
+_OBJECTS, _OBJECTS_OF_A_LIST = 1000, 20
+"""All kinds are listed every minute for so many objects in all; each list costs as much as so many objects."""
 _REPORTED_ELSEWHERE = 403, 404
 """A right that is missing, and a kind that has gone."""
 SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not reported it in this time will not
@@ -44,7 +48,8 @@ class WatchLostError(WatchesOutdatedError):
 
 
 class Resync:
-    """Lists what is `watched`, and compares with the indexes of the watches; LLMServices more often than the rest.
+    """Lists what is `watched`, and compares with the indexes of the watches: LLMServices every minute, and all kinds
+    after one to ten minutes, as they cost more or less.
 
     A kind that cannot be listed is noted as `failing`, and left out; it too is listed again soon.
     """
@@ -58,12 +63,21 @@ class Resync:
     async def run(self) -> None:
         """Resync again and again; raises WatchLostError if the watches stay behind."""
         await _pause(FIRST_SECONDS)
-        while True:
-            self._queue(self._watched.indexes.get(LLMSERVICE.plural, {}))
-            unlisted = await self.once(self._watched.namespaces)
-            for _ in range(int(RESYNC_SECONDS / RETRY_SECONDS)):
-                await _pause(RETRY_SECONDS)
-                unlisted = await self.once({LLMSERVICE, *unlisted})
+        most, unlisted, left = int(RESYNC_SECONDS / RETRY_SECONDS), set[Kind](), 0
+        for number in itertools.count():
+            if number % most == 0:
+                self._queue(self._watched.indexes.get(LLMSERVICE.plural, {}))
+            if left == 0:
+                unlisted, left = set(self._watched.namespaces), min(most, self._minutes())
+            unlisted = set(await self.once({LLMSERVICE, *unlisted}))
+            left -= 1
+            await _pause(RETRY_SECONDS)
+
+    def _minutes(self) -> int:
+        """Return after how many minutes all kinds are to be listed again."""
+        objects = sum(map(len, self._watched.indexes.values()))
+        lists = sum(map(len, self._watched.namespaces.values()))
+        return 1 + (objects + _OBJECTS_OF_A_LIST * lists) // _OBJECTS
 
     async def once(self, kinds: Collection[Kind]) -> Collection[Kind]:
         """Compare lists of `kinds` with the watches; WatchLostError names objects that the watches fail to report.

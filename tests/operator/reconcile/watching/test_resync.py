@@ -130,6 +130,23 @@ async def test_an_llmservice_whose_event_was_lost_is_found_at_the_next_look_at_l
     assert pauses == [resync.FIRST_SECONDS, resync.RETRY_SECONDS]
 
 
+@pytest.mark.parametrize(("others", "minutes"), [(0, 1), (3000, 4), (50_000, 10)])
+async def test_a_change_of_another_kind_is_found_the_sooner_the_fewer_objects_there_are(
+    monkeypatch: pytest.MonkeyPatch, others: int, minutes: int
+) -> None:
+    watching, _, indexes = resyncing([body(5)], [body(5)])
+    indexes["deployments"] = {("llm", str(number)): [body(12, uid=str(number))] for number in range(others)}
+
+    def lose_a_deletion(before: int) -> None:
+        if before:
+            indexes[POD.plural] = {KEY: [body(5)]}
+
+    pauses = with_pauses(monkeypatch, lose_a_deletion)
+    with pytest.raises(WatchLostError, match="Pod of llm/good"):
+        await watching.run()
+    assert pauses == [resync.FIRST_SECONDS, *[resync.RETRY_SECONDS] * minutes]
+
+
 async def test_a_watch_that_stays_behind_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
     lost, queue, _ = resyncing([body(6)], [body(5)])
