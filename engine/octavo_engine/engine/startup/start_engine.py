@@ -242,39 +242,46 @@ def _scheduler(
             "cache and speculative decoding are off",
             config.max_num_batched_tokens,
         )
-    # The casts are safe: a model's kinds of KV groups and the setting's choices are the scheduler's literals.
-    memory = KVMemory(
-        [
-            KVGroup(
-                plan.blocks_of(group.window, states=bool(group.states)),
-                cast(Any, group.kind),
-                group.window,
-                plan.swap_blocks_of(group.window, states=bool(group.states)) if resumes else 0,
-            )
-            for group in resolved.spec.kv_groups
-        ],
+    settings = SchedulerSettings(
+        max_num_seqs=resolved.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=plan.max_model_len,
+        policy=cast(Any, config.scheduling_policy),  # the setting's choices are the scheduler's literals
+        max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
+        swap_block_seconds=swap_block_seconds,
+        whole_prompts=resolved.whole_prompts,
+        long_context=long_context(resolved.spec),
+    )
+    # Drafts are checked in a step of several tokens, as prompts that are cut would be.
+    proposer = None if config.speculative is None or resolved.whole_prompts else NGramProposer(config.speculative)
+    memory = _kv_memory(config, resolved, plan, resumes)
+    return Scheduler(settings, memory, _adaptive_limits(config, resolved.max_num_seqs), proposer)
+
+
+def _kv_memory(config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan, resumes: bool) -> KVMemory:
+    """Return the blocks of each KV group; `resumes`: whether a sequence may begin or go on from computed blocks."""
+    groups = [
+        KVGroup(
+            plan.blocks_of(group.window, states=bool(group.states)),
+            cast(Any, group.kind),  # a model's kinds of KV groups are the scheduler's literals
+            group.window,
+            plan.swap_blocks_of(group.window, states=bool(group.states)) if resumes else 0,
+        )
+        for group in resolved.spec.kv_groups
+    ]
+    return KVMemory(
+        groups,
         config.block_size,
         prefix_caching=config.enable_prefix_caching and resumes and not resolved.whole_prompts,
         eviction=config.prefix_cache_policy,
         ttl=config.prefix_cache_ttl,
         max_chunk=config.max_num_batched_tokens,
     )
-    settings = SchedulerSettings(
-        max_num_seqs=resolved.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=plan.max_model_len,
-        policy=cast(Any, config.scheduling_policy),
-        max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
-        swap_block_seconds=swap_block_seconds,
-        whole_prompts=resolved.whole_prompts,
-        long_context=long_context(resolved.spec),
-    )
-    targets = config.target_ttft_p90, config.target_itl_p90
-    adaptive = None
-    if any(target is not None for target in targets):
-        adaptive = AdaptiveLimits(
-            resolved.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
-        )
-    # Drafts are checked in a step of several tokens, as prompts that are cut would be.
-    proposer = None if config.speculative is None or resolved.whole_prompts else NGramProposer(config.speculative)
-    return Scheduler(settings, memory, adaptive, proposer)
+
+
+def _adaptive_limits(config: EngineConfig, max_num_seqs: int) -> AdaptiveLimits | None:
+    """Return the limits that follow the targets of TTFT and ITL; None if there is no target."""
+    ttft, itl = config.target_ttft_p90, config.target_itl_p90
+    if ttft is None and itl is None:
+        return None
+    return AdaptiveLimits(max_num_seqs, config.max_num_batched_tokens, ttft_p90=ttft, itl_p90=itl)
