@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from octavo_engine.model.families.deepseek import DEFAULTS, read_by_type
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.mixtures import with_types
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ModelSpec, MoESpec
 
 
 def _read_axk1(fields: Fields) -> ModelSpec:
-    spec = read_by_type(fields, AXK1.architecture)
+    spec = read_by_type(with_types(fields), AXK1.architecture)
     layers = tuple(
         replace(layer, norms=replace(layer.norms, after_feed_forward=spec.norm))
         if isinstance(layer.feed_forward, MoESpec)
@@ -38,6 +39,7 @@ AXK1 = Family(
         "max_position_embeddings": 32768,
         "intermediate_size": 18432,
         "n_routed_experts": 192,
+        "first_k_dense_replace": 1,
         "eos_token_id": 163691,
     },
 )

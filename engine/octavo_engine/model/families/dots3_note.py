@@ -22,7 +22,7 @@ def _read(fields: Fields) -> ModelSpec:
     shared = mixtures.shared(fields, "n_shared_experts", "shared_experts_intermediate_size")
     router = mixtures.sigmoid_router(fields)
     moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
-    feed_forward = mixtures.by_type(_with_types(fields), moe, 1)
+    feed_forward = mixtures.by_type(mixtures.with_types(fields), moe, 1)
     kinds = fields_of_layers(fields)
     layers = tuple(
         LayerSpec(mixer=_mixer(own, kind), feed_forward=feed_forward(layer), norms=reading.norms_before(norm))
@@ -31,20 +31,6 @@ def _read(fields: Fields) -> ModelSpec:
     spec = reading.model(fields, DOTS3_NOTE.architecture, layers, norm=norm, names=_NAMES)
     further = f"model.layers.{spec.num_layers}."  # the layer of multi-token prediction
     return replace(spec, stored_names=StoredNames(ignored=(further,)))
-
-
-def _with_types(fields: Fields) -> Fields:
-    """Return `fields` with `mlp_layer_types`; published files have `first_k_dense_replace` and `moe_layer_freq`."""
-    if fields.has("mlp_layer_types"):
-        return fields
-    count, first = reading.num_layers(fields), fields.integer("first_k_dense_replace", 0, 1 << 16)
-    if isinstance(fields.values.get("moe_layer_freq"), list):
-        sparse = [each != 0 for each in fields.integers("moe_layer_freq")]
-    else:
-        every = fields.integer("moe_layer_freq", 1, 1 << 16, default=1)
-        sparse = [layer % every == 0 for layer in range(count)]
-    types = ["sparse" if layer >= first and each else "dense" for layer, each in enumerate(sparse)]
-    return replace(fields, values={**fields.values, "mlp_layer_types": types})
 
 
 def _mixer(fields: Fields, kind: str) -> LatentAttentionSpec:

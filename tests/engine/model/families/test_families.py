@@ -449,6 +449,19 @@ def test_when_olmo_hybrid_rotates(tmp_path: Path) -> None:
     assert rope(rope_parameters={"rope_type": "default"}) == RopeSpec(10000.0), "the base of the configuration class"
 
 
+@pytest.mark.parametrize("architecture", ["AXK1ForCausalLM", "AXK2ForCausalLM"])
+def test_which_layers_of_ax_k_have_experts(architecture: str, tmp_path: Path) -> None:
+    """Published files have `first_k_dense_replace` and `moe_layer_freq`, of which transformers makes a list."""
+
+    def experts(**changes: int) -> list[bool]:
+        spec = spec_of(tmp_path, architecture, **{**FOUR, "num_hidden_layers": 5, "num_key_value_heads": 8}, **changes)
+        return [isinstance(layer.feed_forward, MoESpec) for layer in spec.layers]
+
+    assert experts() == [False, True, True, True, True]
+    assert experts(first_k_dense_replace=2) == [False, False, True, True, True]
+    assert experts(first_k_dense_replace=0, moe_layer_freq=2) == [True, False, True, False, True]
+
+
 def test_which_layers_of_olmo_hybrid_attend_by_default(tmp_path: Path) -> None:
     def attend(layers: int) -> list[bool]:
         spec = spec_of(tmp_path, "OlmoHybridForCausalLM", **{**SIZES, "num_hidden_layers": layers})
