@@ -26,6 +26,7 @@ from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.connections import acceptor, connection
 from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.connections.sse import EventStream
+from octavo_engine.server.generation.answer import _SentEvents
 from octavo_engine.server.generation.generation import Generation
 from octavo_engine.server.generation.off_the_loop import off_the_loop_if_large, work_of
 from octavo_engine.server.generation.sequence import SequenceOutput
@@ -216,6 +217,15 @@ def test_large_events_that_are_not_read_count(start: Callable[..., Served], monk
     server.serving.unread.total = 1_000_000
     refused = server.http.post("/v1/responses", content=body, headers={"Content-Type": "application/json"}).text
     assert refused.startswith("event: error") and "answer_too_large" in refused
+
+
+def test_a_large_event_counts_until_the_one_after_it_has_been_sent() -> None:
+    used: list[int] = []
+    generation = Mock(count=lambda size: used.append(sum(used[-1:]) + size))
+    sent, large = _SentEvents(generation), 100_000
+    for size in (large, 10, 10, large, 2 * large, 10, 10):
+        assert len(sent.counted(b"x" * size)) == size
+    assert used == [large, 0, large, 3 * large, 2 * large, 0]  # whenever it changes
 
 
 def test_log_probabilities_that_the_end_of_a_response_repeats_are_bounded(start: Callable[..., Served]) -> None:

@@ -5,7 +5,6 @@ The answer is sent as a stream or as one JSON body. A request ends when its clie
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
@@ -100,42 +99,43 @@ async def json_answer(serving: Serving, request: Request, job: str) -> Response:
 
 
 async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
-    """Yield server-sent events until all sequences have ended, or the first one has failed.
-
-    A large event counts in the budget of unread answers until the one after it has been sent.
-    """
-    unread = 0
+    """Yield server-sent events until all sequences have ended, or the first one has failed."""
+    opened: set[int] = set()
+    usage, sent = partial(usage_of, generation), _SentEvents(generation)
+    kept_work = 0
     try:
-        async with contextlib.aclosing(_events(generation, writer)) as events:
-            async for event in events:
-                large = len(event) if len(event) > _LARGE_EVENT else 0
-                if large:
-                    generation.count(large)
-                yield event
-                if unread:
-                    generation.count(-unread)
-                unread = large
+        async for output in generation:
+            if output.index not in opened:
+                opened.add(output.index)
+                for event in writer.opening(output.index, usage):
+                    yield sent.counted(event)
+            if output.logprobs and writer.keeps_logprobs:
+                kept_work += work_of(output)
+                generation.keep(output)
+            work = work_of(output) if output.finish_reason is None else max(kept_work, work_of(output))
+            for event in await off_the_loop_if_large(work, writer.events, output, usage):
+                yield sent.counted(event)
+        for event in await off_the_loop_if_large(kept_work, writer.closing, usage()):
+            yield sent.counted(event)
     except APIError as error:
         yield writer.failure(error)
 
 
-async def _events(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
-    opened: set[int] = set()
-    usage = partial(usage_of, generation)
-    kept_work = 0
-    async for output in generation:
-        if output.index not in opened:
-            opened.add(output.index)
-            for event in writer.opening(output.index, usage):
-                yield event
-        if output.logprobs and writer.keeps_logprobs:
-            kept_work += work_of(output)
-            generation.keep(output)
-        work = work_of(output) if output.finish_reason is None else max(kept_work, work_of(output))
-        for event in await off_the_loop_if_large(work, writer.events, output, usage):
-            yield event
-    for event in await off_the_loop_if_large(kept_work, writer.closing, usage()):
-        yield event
+class _SentEvents:
+    """Counts a stream's large events in the budget of unread answers, each until the one after it has been sent."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._last = self._second_last = 0
+        """The bytes that count of the two latest events."""
+
+    def counted(self, event: bytes) -> bytes:
+        """Return an event that is sent next, once the one before it has been sent; an APIError if it has no room."""
+        size = len(event) if len(event) > _LARGE_EVENT else 0
+        if change := size - self._second_last:
+            self._generation.count(change)
+        self._last, self._second_last = size, self._last
+        return event
 
 
 async def collect_answer(generation: Generation, writer: FullWriter) -> bytes:

@@ -105,7 +105,13 @@ class Generation:
 
     async def __anext__(self) -> SequenceOutput:
         while True:
-            output = await self._next_output()
+            try:
+                output = await anext(self._outputs)
+            except EngineDeadError as error:  # this error and the next fail all sequences of the request
+                self._outcome = "error"
+                raise engine_dead(str(error)) from None
+            except APIError as error:
+                raise self._failed(error, self._kept) from None
             sequence = self._by_id[output.request_id]
             if sequence.ended:
                 continue
@@ -117,16 +123,6 @@ class Generation:
             if sequence.ended and output.finish_reason is None:  # ended by a stop string, unknown to the engine
                 await self._serving.engine.abort([output.request_id])
             return added
-
-    async def _next_output(self) -> RequestOutput:
-        """Return the next output of any sequence; an error here fails all sequences of the request."""
-        try:
-            return await anext(self._outputs)
-        except EngineDeadError as error:
-            self._outcome = "error"
-            raise engine_dead(str(error)) from None
-        except APIError as error:
-            raise self._failed(error, self._kept) from None
 
     def keep(self, output: SequenceOutput) -> None:
         """Count an output as kept until the answer is complete; an APIError if answers take too much memory."""
