@@ -7,23 +7,28 @@ good), so the header is read here; the arithmetic of the quantized types is the 
 
 from __future__ import annotations
 
+import mmap
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.gguf.element_types import ELEMENT_TYPES
 from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 from octavo_engine.model.model_file import open_file
+
+if TYPE_CHECKING:  # processes that only read a tokenizer do without numpy, whose import takes as long as reading it
+    import numpy as np
 
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LENGTH = struct.Struct("<Q")
+_NOT_ZERO = re.compile(rb"[^\0]")
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
 _MAX_HEADER_BYTES = 256 << 20
@@ -118,9 +123,13 @@ def _identity(path: Path) -> _Identity | None:
 
 
 def _read(path: Path) -> GGUFFile:
-    data = mapped(path)
     try:
-        return _Parser(memoryview(data.data), path, len(data)).file()
+        with open_file(path) as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    try:
+        return _Parser(data, path, len(data)).file()
     except (struct.error, UnicodeDecodeError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not a complete GGUF file (its header is cut or broken: {error})") from None
 
@@ -130,11 +139,17 @@ def mapped(path: Path) -> np.memmap[Any, Any]:
 
     A file may have been removed since its header was read.
     """
+    import numpy as np
+
     try:
         with open_file(path) as file:
             return np.memmap(file, mode="r", dtype=np.uint8)
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> ModelLoadError:
+    return ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}")
 
 
 def has_header(beginning: bytes, size: int, name: str) -> bool:
@@ -253,28 +268,23 @@ class _Parser:
         return name, shape, self.scalar("I"), self.scalar("Q")
 
     def place(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> GGUFTensor:
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        try:
-            quantization = GGMLQuantizationType(kind)
-            block_elements, block_bytes = GGML_QUANT_SIZES[quantization]
-        except (ValueError, KeyError):
-            raise ModelLoadError(f"{self.path}: tensor {name!r} has the unknown element type {kind}") from None
+        if (found := ELEMENT_TYPES.get(kind)) is None:
+            raise ModelLoadError(f"{self.path}: tensor {name!r} has the unknown element type {kind}")
         elements = 1
         for dimension in shape:
             elements *= dimension
-        if elements == 0 or not shape or shape[-1] % block_elements:
+        if elements == 0 or not shape or shape[-1] % found.block_elements:
             raise ModelLoadError(
-                f"{self.path}: tensor {name!r} of shape {list(shape)} cannot be made of {quantization.name} blocks of "
-                f"{block_elements}"
+                f"{self.path}: tensor {name!r} of shape {list(shape)} cannot be made of {found.name} blocks of "
+                f"{found.block_elements}"
             )
-        size = elements // block_elements * block_bytes
+        size = elements // found.block_elements * found.block_bytes
         if start + size > self.size:
             raise ModelLoadError(
                 f"{self.path}: cut short: tensor {name!r} ends at byte {start + size}, the file at {self.size}; "
                 "fetch it again"
             )
-        return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size, self.path)
+        return GGUFTensor(name, shape, found.name, found.block_elements, found.block_bytes, start, size, self.path)
 
     def check_layout(self, tensors: list[GGUFTensor]) -> int:
         """Check that no tensor appears twice or overlaps another; returns the end of the last one, 0 if none."""
@@ -292,7 +302,7 @@ class _Parser:
     def check_end(self, end: int, alignment: int) -> None:
         """Raise ModelLoadError unless only padding follows the last tensor: otherwise two programs wrote the file."""
         rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
-        if np.frombuffer(rest, np.uint8).any():  # zeros are padding to more than the format asks for
+        if _NOT_ZERO.search(rest):  # zeros are padding to more than the format asks for
             raise ModelLoadError(
                 f"{self.path}: damaged: its last tensor ends at byte {end}, but there are {self.size - end} bytes "
                 "more; fetch it again"
@@ -310,6 +320,8 @@ def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> It
 
 def row_bytes(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
     """Return rows [first, last) of `tensor` in stored types, uint8 [last - first, bytes]; a vector is one row."""
+    import numpy as np
+
     rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
     stored: np.ndarray[Any, Any] = np.asarray(data[tensor.start : tensor.start + tensor.num_bytes]).reshape(rows, -1)
     order = tensor.restored.rows

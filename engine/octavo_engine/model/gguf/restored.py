@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:  # imported where it is used: all who read a header import this module
+    import numpy as np
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,8 @@ UNCHANGED = Restored()
 
 
 def _log_of_negated(values: Array) -> Array:
+    import numpy as np
+
     with np.errstate(all="ignore"):  # a number that is not negative becomes one that is not finite, which is refused
         return np.asarray(np.log(-values))
 
@@ -41,6 +44,8 @@ def untiled(groups: int, count: int, size: int, before: int = 0) -> Array:
     The file has the first head of all groups, then the second of all groups, and so on; the checkpoint has one group
     after another.
     """
+    import numpy as np
+
     heads = np.arange(groups * count).reshape(count, groups).T.reshape(-1, 1)
     places = (heads * size + np.arange(size)).reshape(-1)
     return np.concatenate([np.arange(before), before + places])
@@ -48,4 +53,6 @@ def untiled(groups: int, count: int, size: int, before: int = 0) -> Array:
 
 def unpaired(heads: int, size: int) -> Array:
     """Return the stored place of each number of `heads` heads, whose halves lie in turn in the file."""
+    import numpy as np
+
     return (np.arange(heads)[:, None] * size + untiled(2, size // 2, 1)).reshape(-1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -23,6 +25,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.gguf import file as gguf_file
+from octavo_engine.model.gguf.element_types import ELEMENT_TYPES, ElementType
 from octavo_engine.model.gguf.file import (
     GGUFTensor,
     dequantize_rows,
@@ -66,6 +69,21 @@ def test_the_header_is_what_the_library_reads():
             tensor.n_bytes,
         )
         assert mine.num_elements == tensor.n_elements
+
+
+def test_the_element_types_are_those_of_the_library() -> None:
+    assert {kind.value: ElementType(kind.name, *GGML_QUANT_SIZES[kind]) for kind in Kind} == ELEMENT_TYPES
+
+
+def test_a_process_that_only_reads_a_tokenizer_imports_no_arithmetic() -> None:
+    """There are two or more text workers, and each import of numpy and `gguf` takes 0.2 s."""
+    check = (
+        "import sys\nfrom octavo_engine.server import text_worker\n"
+        "files = text_worker.resolve_model('smollm2', None, lambda *_: None, weights=False)\n"
+        "assert files.gguf is not None and text_worker.load_tokenizer(files).encode('Hello')\n"
+        "assert not {'numpy', 'gguf', 'torch'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
 
 
 @pytest.fixture
