@@ -72,14 +72,6 @@ class AdmissionPolicy:
             cap = self.accounts.light_cap(tenant, budget)
         return cap - planned.get(tenant, 0)
 
-    def may_run(self, state: RequestState, running: int, limit: int) -> bool:
-        """Return True if a waiting request may run beside `running` others, where `limit` may run at once."""
-        return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
-
-    def spare(self, state: RequestState, running: int) -> float:
-        """Return the share of the blocks that is left for others when a waiting request is admitted."""
-        return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
-
     def worth_trying(self, state: RequestState, unreserved: Sequence[int], running: int, step: int) -> bool:
         """Return True if blocks were freed since the last try failed, or every few steps, because shares change."""
         if running == 0 or step % _TRY_EVERY == 0 or not state.blocks_wanted:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sys import maxsize
 
 from octavo_engine.core.admission_policy import AdmissionPolicy, AdmissionRound
-from octavo_engine.core.fairness import FOR_NEW, LEFTOVER
+from octavo_engine.core.fairness import FOR_NEW, LEFTOVER, QUANTUM
 from octavo_engine.core.kv_groups import NO_BLOCK
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
@@ -52,16 +52,18 @@ class Planner:
         first, later = self.policy.order_prompts(self.running.prefilling, now)
         # Tokens kept for the later prompts: half the budget at most, or a small budget would leave new requests none.
         kept = min(LEFTOVER, builder.budget // 2) if later else 0
+        short = min(QUANTUM, builder.budget // 2)
         for_new = min(FOR_NEW, builder.budget // 4) if accounts.several and self.policy.waiting else 0
         builder.budget -= kept + for_new
         for state in first:
             if state.status is Status.RUNNING:
                 self._prefill(state, builder)
         if not builder.preempted:
-            # A heavy tenant's begun prompts, and in a full step those of any busy one, go on before it begins others.
-            served, excludes = (later, accounts.heavy) if builder.budget > 0 else (self.running, accounts.busy)
+            full = builder.budget <= 0 and 4 * len(self.running.prefilling) >= self.limits.running_limit
             builder.budget += for_new
-            self._admit(builder, now, {r.tenant for r in served if excludes(r.tenant)})
+            # A heavy tenant's begun prompts go on before it begins others.
+            heavy = {r.tenant for r in later if accounts.heavy(r.tenant)}
+            self._admit(builder, now, heavy, longest=short if full else maxsize)
         builder.budget += kept
         for state in (*later, *first):
             # An admission may have preempted the request, and even have admitted it again.
@@ -141,17 +143,19 @@ class Planner:
         builder.changes += changes
         return True
 
-    def _admit(self, builder: StepBuilder, now: float, over_share: set[str]) -> None:
-        """Admit waiting requests for as long as there is room, except those of the tenants in `over_share`."""
+    def _admit(self, builder: StepBuilder, now: float, over_share: set[str], longest: int) -> None:
+        """Admit waiting requests while there is room, but none of the tenants in `over_share` or of a longer prompt."""
         if not self.policy.waiting:
             return
         admissions = AdmissionRound(self.policy, self.settings.max_skips, now, over_share)
         while builder.budget > 0 and (state := admissions.next()) is not None:
             if self._prompt_limit(state, builder) <= 0:
                 over_share.add(state.tenant)
+            elif state.prompt_len > longest and state.skipped < self.settings.max_skips:
+                admissions.blocked(state, may_run=True)
             elif not self._make_room(state, builder):
-                running, limit = len(self.running), self.limits.running_limit
-                admissions.blocked(state, may_run=self.policy.may_run(state, running, limit))
+                most_running = self.policy.accounts.most_running(state, self.limits.running_limit)
+                admissions.blocked(state, may_run=len(self.running) < most_running)
             elif builder.can_read(state.computed):
                 self._start(state, builder, now)
                 admissions.admitted()
@@ -162,7 +166,7 @@ class Planner:
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Give a waiting request its cached blocks if it can run (preempting if need be) or must not read yet."""
         running, unreserved = len(self.running), self.memory.unreserved
-        may_run = self.policy.may_run(state, running, self.limits.running_limit)
+        may_run = running < self.policy.accounts.most_running(state, self.limits.running_limit)
         yielding = [] if may_run else self.policy.yielding_to(state, self.running, self._steps)
         if not (yielding or (may_run and self.policy.worth_trying(state, unreserved, running, self._steps))):
             return False
@@ -192,7 +196,8 @@ class Planner:
         if parent is None or not (alike and self.memory.fork(parent, state, computed)):
             self.memory.match(state, private=last_time or state.swapped is not None)
         tokens = state.final_len if last_time else state.known
-        return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
+        spare = max(self.settings.watermark, self.policy.accounts.reserve(state.tenant)) if self.running else 0.0
+        return self.memory.shortage(state, tokens, spare)
 
     def _note_length(self, state: RequestState) -> None:
         """Mark a waiting request that has become a long sequence, and drop all that it computed as a short one."""

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
 
 from octavo_engine.core.eviction import POLICIES
 from octavo_engine.core.request import Request
@@ -72,10 +73,6 @@ class PrefixCache:
             self._block_of[digest] = block
             self.known[block] = _Known(digest, owner.request_id, owner.priority, wanted)
 
-    def owner(self, block: int) -> str:
-        """Return the id of the request that computed a cached block."""
-        return self.known[block].owner
-
     def found(self, block: int, priority: int) -> None:
         """Count a hit: a request of this `priority` begins to run with a cached block."""
         known = self.known[block]
@@ -115,11 +112,8 @@ class PrefixCache:
 
     def expire(self, now: float) -> list[int]:
         """Remove and return the blocks that were unused for longer than the time to live; they are the caller's."""
-        expired = []
-        for block, since in self._unused_since.items():
-            if self._ttl is None or since + self._ttl > now:
-                break
-            expired.append(block)
+        latest = now - (self._ttl or 0.0)
+        expired = [block for block, _ in takewhile(lambda entry: entry[1] <= latest, self._unused_since.items())]
         for block in expired:
             self.touch(block)
             self.forget(block)

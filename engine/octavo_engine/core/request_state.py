@@ -59,6 +59,7 @@ class RequestState:
     deadline: float | None = field(init=False)  # seconds on the engine's clock; None without a timeout
     fork_of: str | None = field(init=False)
     """Id of the request whose blocks this one shares; None if there is no such request (any more)."""
+    alone: bool = False  # whether its tenant had no other request when it came
     status: Status = Status.WAITING
     drafts: tuple[int, ...] = ()
     """Draft tokens to follow `token_ids`. A request with drafts is planned only while it has no token in flight."""

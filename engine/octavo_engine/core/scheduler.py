@@ -54,7 +54,7 @@ class Scheduler:
         self.memory.check_ever_fits(final_len)
         state = RequestState(request, now, final_len)
         self._requests[state.request_id] = state
-        self._policy.accounts.open(request.tenant, request.weight)
+        state.alone = self._policy.accounts.open(request.tenant, request.weight)
         if begins_as(state, self._requests.get(request.fork_of or "")):
             state.status = Status.FORKING
             self._forks.append(state)

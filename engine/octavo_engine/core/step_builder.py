@@ -67,9 +67,8 @@ class StepBuilder:
 
     def before(self, request: RequestState) -> int:
         """Return the number of a request's tokens that were computed before this plan."""
-        if (chunk := self.chunks.get(request)) is not None:
-            return chunk.start
-        return request.computed - (request in self.decoding)
+        chunk = self.chunks.get(request)
+        return request.computed - (request in self.decoding) if chunk is None else chunk.start
 
     @property
     def empty(self) -> bool:

@@ -2,7 +2,7 @@
 
 Requests with a lower priority number come first (under `fcfs` all have priority 0), but all of one priority rise one
 level for every `ageing_seconds` that the oldest of them has waited, so that no request waits for ever. Within a
-priority tenants take turns by deficit round robin; within a tenant it is first come, first served, except that
+priority tenants take turns by tokens (`fairness`); within a tenant it is first come, first served, except that
 preempted requests and forks come first.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 
-from octavo_engine.core.fairness import Accounts, next_turn
+from octavo_engine.core.fairness import Accounts
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.settings import SchedulerSettings
 
@@ -43,6 +43,8 @@ class WaitingQueue:
     def add(self, state: RequestState, *, first: bool = False) -> None:
         """Queue a request behind, or with `first` ahead of, its tenant's other requests."""
         queues = self._by_priority.setdefault(self.priority(state), {})
+        if state.tenant not in queues:
+            self._accounts.wait(state.tenant)
         requests = queues.setdefault(state.tenant, deque())
         requests.insert(0 if first else len(requests), state)
         self._length += 1
@@ -55,9 +57,6 @@ class WaitingQueue:
         requests.remove(state)
         if not requests:
             del queues[state.tenant]
-            # A tenant that waits for nothing saves up no credit, but keeps its debt.
-            account = self._accounts[state.tenant]
-            account.deficit = min(0.0, account.deficit)
         if not queues:
             del self._by_priority[priority]
         self._length -= 1
@@ -77,12 +76,12 @@ class WaitingQueue:
                 if tenant not in over_share and (head := _head(requests, blocked)) is not None
             ]
             if heads:
-                return heads[next_turn((self._accounts[head.tenant], _cost(head)) for head in heads)]
+                return min(heads, key=lambda head: self._accounts.place(head, _cost(head)))
         return None
 
     def take(self, state: RequestState) -> None:
         """Remove a request that is admitted, and charge its tenant."""
-        self._accounts[state.tenant].deficit -= _cost(state)
+        self._accounts.admitted(state.tenant, _cost(state))
         self.remove(state)
 
     def _rank(self, priority: int, queues: dict[str, deque[RequestState]], now: float) -> tuple[int, float]:

@@ -130,7 +130,7 @@ def _forget(pool: BlockPool, digest: bytes) -> None:
     assert pool.cache is not None
     block = pool.cache.get(digest)
     assert block is not None
-    pool.forget(digest, pool.cache.owner(block))
+    pool.forget(digest, pool.cache.known[block].owner)
 
 
 @pytest.mark.parametrize("swap_space", [0, 1 << 20])
