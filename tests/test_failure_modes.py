@@ -490,8 +490,10 @@ SHOWN: dict[str, dict[str, str]] = {
             test_replicas_that_admission_changes_are_reported_and_not_written_again operator/test_drift.py
             test_what_admission_changes_is_tried_again_once_a_minute operator/test_summarize.py
             test_a_failed_container_says_why""",
-        "an admission webhook or policy removes the owner of a child object":
-        """operator/test_drift.py test_what_admission_changes_is_tried_again_once_a_minute""",
+        "an admission webhook or policy removes the owner of a child object, or the label "
+        "`octavo.dev/llmservice` of one":
+        """operator/test_drift.py test_what_admission_removes_from_a_child_is_said_while_it_does
+            test_what_admission_changes_is_tried_again_once_a_minute""",
         "another client changes an LLMService or its objects many times a second":
         """operator/test_queue.py test_a_key_that_changes_without_end_takes_turns_at_its_pace""",
         "a second operator, with other settings, manages the same LLMServices":

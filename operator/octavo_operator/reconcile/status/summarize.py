@@ -43,6 +43,7 @@ from octavo_operator.reconcile.status.load_time import last_load_seconds
 from octavo_operator.reconcile.status.loading_status import loading_status
 from octavo_operator.reconcile.status.memory_fit import subject
 from octavo_operator.reconcile.status.removed_fields import removed_fields
+from octavo_operator.reconcile.status.stripped_children import stripped_children
 from octavo_operator.reconcile.status.unobserved import unobserved
 from octavo_operator.render.deployment import desired_replicas
 from octavo_operator.render.scaler import bounds_in_force
@@ -128,7 +129,8 @@ def _beside(
     ending = stuck_terminating(observed.pods, now)
     without_address = address_problems(service.name, observed.unaddressed_since, now)
     ended = ended_problems(observed.disruptions.ended_pods or ()) if observed.disruptions else ()
-    return *ended, *removed, *claims, *ending, *without_address, *observed.foreign_problems
+    stripped = () if _is_unwritten(result) or result.ends else stripped_children(observed.children)
+    return *ended, *removed, *claims, *ending, *without_address, *stripped, *observed.foreign_problems
 
 
 def _vanishing(observed: Observation) -> Problem | None:
@@ -145,8 +147,11 @@ def _vanishing(observed: Observation) -> Problem | None:
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:
     """Return the removed fields of a Deployment that this reconcile has written; another one may lack what is new."""
-    unwritten = result.problem or result.unserved or result.refused or result.conflicts
-    return () if unwritten else removed_fields(service, deployment)
+    return () if _is_unwritten(result) else removed_fields(service, deployment)
+
+
+def _is_unwritten(result: Result) -> bool:
+    return bool(result.problem or result.unserved or result.refused or result.conflicts)
 
 
 def _unreached(

@@ -97,6 +97,29 @@ BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+STRIPPED: list[tuple[str, dict[str, Any], str]] = [
+    ("Deployment", {"ownerReferences": []}, "Deployment good has no owner though it was applied with one"),
+    ("PodDisruptionBudget", {"labels": {SERVICE_LABEL: GONE}}, "PodDisruptionBudget good has no label octavo.dev/llms"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "said"), STRIPPED)
+async def test_what_admission_removes_from_a_child_is_said_while_it_does(
+    kind: str, change: dict[str, Any], said: str
+) -> None:
+    class Removing(Server):
+        async def apply(self, manifest: dict[str, Any], *rest: Any, **more: Any) -> dict[str, Any]:
+            removed = {"metadata": change} if manifest["kind"] == kind else {}
+            return await super().apply(merged(manifest, removed), *rest, **more)
+
+    server = Removing(replicas=1)
+    operator = await settled(server)
+    for _ in range(2):
+        assert (server.reason("Degraded"), server.reason("Stalled")) == ("FieldConflict", "AsExpected")
+        assert server.condition("Degraded")["message"].startswith(said)
+        await operator.reconcile(KEY)
+
+
 @pytest.mark.parametrize(("kind", "change"), BY_ADMISSION)
 async def test_what_admission_changes_is_tried_again_once_a_minute(
     kind: str, change: dict[str, Any], clock: Clock, monkeypatch: pytest.MonkeyPatch

@@ -815,7 +815,8 @@ def test_what_the_api_server_removes_from_pods_is_reported(
     """So it does without a word where a feature gate is off."""
     of = parse({**VALID, "spec": {**VALID["spec"], **fields}})
     for kept in (template, {}):
-        live = {"metadata": {"name": "good", "uid": "c1"}, "spec": {"template": {"spec": kept}}}
+        ours = {"labels": {"octavo.dev/llmservice": "good"}, "ownerReferences": [{"uid": "u1"}]}
+        live = {"metadata": {"name": "good", "uid": "c1", **ours}, "spec": {"template": {"spec": kept}}}
         children = {("Deployment", "good"): trimmed(BY_NAME["Deployment"], live)}
         degraded = condition(summary(of=of, children=children), ConditionType.DEGRADED)
         assert degraded.reason == (Reason.AS_EXPECTED if kept else Reason.FEATURE_GATE_OFF)
