@@ -22,7 +22,7 @@ from octavo_engine.cli import main
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.engine.startup import resolved_config
+from octavo_engine.engine.startup import resolved_config, start_engine
 from octavo_engine.errors import FORBIDDEN, ModelLoadError, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling
@@ -252,6 +252,14 @@ def test_a_tokenizer_that_cannot_be_used_leaves_no_engine_behind(
     (broken / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelLoadError, match=r"tokenizer\.json is broken"):
         LLM(str(broken), **SETTINGS)
+
+
+def test_an_adapter_that_is_not_there_is_reported_before_the_weights_are_loaded(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_engine, "_load", lambda *_: pytest.fail("the weights are loaded"))
+    with pytest.raises(ModelLoadError, match="--lora-modules sql: /nowhere: there is no such directory"):
+        LLM(str(tiny_model), enable_lora=True, lora_modules=["sql=/nowhere"])
 
 
 def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any, cast
@@ -34,7 +34,7 @@ from octavo_engine.model.configuration.generation_config import read_sampling_de
 from octavo_engine.model.configuration.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.gguf.file import headers_read_once
 from octavo_engine.model.origin import commit_of, size_of
-from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.source import ModelFiles, resolve_adapter, resolve_model
 from octavo_engine.model.tensor_parallel.shard import Shard
 from octavo_engine.runner.cpu_threads import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
@@ -72,14 +72,8 @@ def start_engine(
     """
     started = time.perf_counter()
     report = _overall(progress)
-    files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
-    report("sizing", 0.0, "")
-    sizing = size_engine(config, files)
-    log.info("memory plan: %s", sizing.plan.describe())
-    if warning := short_context(config, sizing.resolved, sizing.plan):
-        log.warning(warning)
-    device = sizing.describe_device(config.tensor_parallel_size)
-    planned(plan_rows(config, files, sizing.resolved, sizing.plan, device))
+    files, sizing = _plan(config, report, planned)
+    _fetch_adapters(config, report)
     sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now with weights, which fit
     with ExitStack() as on_error:  # the program may go on without an engine, as one with `LLM` does
@@ -100,6 +94,36 @@ def start_engine(
         loop = EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
         on_error.pop_all()
     return loop
+
+
+def _plan(config: EngineConfig, report: LoadProgress, planned: Callable[[Rows], None]) -> tuple[ModelFiles, Sizing]:
+    """Plan the memory from the model's small files; the weights are not downloaded yet."""
+    files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
+    report("sizing", 0.0, "")
+    sizing = size_engine(config, files)
+    log.info("memory plan: %s", sizing.plan.describe())
+    if warning := short_context(config, sizing.resolved, sizing.plan):
+        log.warning(warning)
+    device = sizing.describe_device(config.tensor_parallel_size)
+    planned(plan_rows(config, files, sizing.resolved, sizing.plan, device))
+    return files, sizing
+
+
+def _fetch_adapters(config: EngineConfig, report: LoadProgress) -> None:
+    """Download the adapters of --lora-modules, so that one that is not there is reported before the model is loaded."""
+    for name, path in config.adapters:
+        report("sizing", 1.0, f"looking for adapter {name}")
+        with _named(name):
+            resolve_adapter(path)
+
+
+@contextmanager
+def _named(adapter: str) -> Iterator[None]:
+    """Name the adapter in the error about it."""
+    try:
+        yield
+    except ModelLoadError as error:
+        raise ModelLoadError(f"--lora-modules {adapter}: {error}") from None
 
 
 def _engine_info(
@@ -148,10 +172,8 @@ def _load_adapters(config: EngineConfig, adapters: Adapters | None) -> tuple[Ada
     if adapters is None:
         return ()
     for name, path in config.adapters:
-        try:
+        with _named(name):
             found.append(adapters.store.load(name, path))
-        except ModelLoadError as error:
-            raise ModelLoadError(f"--lora-modules {name}: {error}") from None
     return tuple(found)
 
 
