@@ -148,6 +148,22 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
              "unevaluatedProperties": False, "$defs": {"base": {"type": "object", **CARD}}},
             [{"pay": "card"}, {"pay": "card", "b": 1}, {"pay": "card", "c": 1}, {"b": 1}, {"pay": "x"}],
         ),
+        # One of several schemas
+        (
+            {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}},
+             "oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["c"]}]},
+            [{}, {"a": 1}, {"b": 1}, {"c": 1}, {"a": 1, "b": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}],
+        ),
+        (
+            {"type": "object", "properties": {"k": {"enum": ["a", "b"]}, "n": {"enum": [1, 7]}},
+             "oneOf": [{"properties": {"k": {"const": "a"}}}, {"required": ["n"], "properties": {"n": {"const": 7}}}]},
+            [{"k": "a"}, {"k": "b"}, {"k": "b", "n": 7}, {"k": "a", "n": 7}, {"k": "a", "n": 1}, {"k": "b", "n": 1}],
+        ),
+        (
+            {"oneOf": [{"$ref": "#/$defs/card"}, {"type": "object", "properties": CARD["properties"]}],
+             "$defs": {"card": {"type": "object", **CARD}}},
+            [{}, {"pay": "card"}, {"pay": "x"}, 1],
+        ),
         # Lists
         ({"type": "array", "contains": {"const": 5}}, [[], [5], [1, 5], [1, 2], [5, "x"], "5"]),
         ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minItems": 2, "maxItems": 3},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from octavo_engine.json_schema.negations import without_negation, without_property
@@ -14,7 +14,7 @@ Case = dict[str, Any]
 
 OUTSIDE = ANNOTATIONS | {"$id", "$schema", "$defs", "definitions"}
 """Keywords that say nothing of values."""
-JOINS = frozenset({"$ref", "allOf", "anyOf", "not"})
+JOINS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not"})
 CONDITIONS = frozenset({"if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies"})
 _LISTS = frozenset({"type", "properties", "required"})
 _WITHIN = frozenset({"properties", "patternProperties", "additionalProperties", "items", "prefixItems", "contains"})
@@ -51,17 +51,25 @@ class Cases:
             cases = _each(cases, self.of, part)
         if "anyOf" in keywords:
             cases = _each(cases, self._of_any, schema["anyOf"])
+        if "oneOf" in keywords:
+            cases = _each(cases, self._of_one, schema["oneOf"])
         return _each(cases, self._conditioned, schema) if keywords & CONDITIONS else cases
 
     def _of_any(self, case: Case, schemas: Iterable[Any]) -> list[Case]:
         return [found for schema in schemas for found in self.of(case, schema)]
+
+    def _of_one(self, case: Case, schemas: Sequence[Any]) -> list[Case]:
+        cases: list[Case] = []
+        for at, schema in enumerate(schemas):
+            cases += _each(self.of(case, schema), self._against_all, [*schemas[:at], *schemas[at + 1 :]])
+        return cases
 
     def against(self, case: Case, schema: Any) -> list[Case]:
         """Return the cases of the objects of `case` that are not valid under a schema."""
         self._count(case, schema)
         if isinstance(schema, bool):
             return [] if schema else [case]
-        keywords = _keywords(schema, _LISTS | JOINS)
+        keywords = _keywords(schema, _LISTS | JOINS - {"oneOf"})
         if schema.get("type", "object") != "object":
             raise NoCasesError
         cases = [found for name in schema.get("required", ()) for found in _absent(case, name)]

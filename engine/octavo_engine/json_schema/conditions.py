@@ -1,19 +1,20 @@
 """Writes conditions on the properties of objects, which llguidance refuses by name, as an `anyOf` of plain objects.
 
-These are `if` with `then` and `else`, `dependentRequired`, `dependentSchemas`, `dependencies`, `unevaluatedProperties`
-and `not`. Each case is a whole object of its own, so that one that only lists its properties can be closed.
+These are `if` with `then` and `else`, `dependentRequired`, `dependentSchemas`, `dependencies`, `unevaluatedProperties`,
+`not`, and a `oneOf` of which several schemas may hold. Each case is a whole object of its own, so that one that only
+lists its properties can be closed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from octavo_engine.json_schema.cases import CONDITIONS, JOINS, OUTSIDE, Cases, NoCasesError
 
 _UNEVALUATED = "unevaluatedProperties"
-_REFUSED = CONDITIONS | {"not"}
+REFUSED = CONDITIONS | {"not", _UNEVALUATED}
 _IF = frozenset({"if", "then", "else"})
 _MOST_CHARACTERS = 1 << 16
 """The most characters of all cases of one schema, each of which has its own copy of the properties."""
@@ -22,14 +23,15 @@ _MOST_CHARACTERS = 1 << 16
 class Conditions:
     """Writes the conditions in one whole schema as cases."""
 
-    def __init__(self, root: Any) -> None:
-        """`root` is the whole schema, for `$ref`."""
-        self._cases = Cases(root)
+    def __init__(self, root: Any, refused: Set[str] = REFUSED) -> None:
+        """`root` is the whole schema, for `$ref`; `refused` are the keywords for which a schema is divided."""
+        self._cases, self._refused = Cases(root), refused
 
     def divided(self, schema: dict[str, Any]) -> Any:
         """Return a schema of the same values without conditions of its own; one that has no cases, as it is."""
         schema = _without_idle(schema)
-        if not any(map(_has_conditions, (schema, *_parts(schema, "allOf"), *_parts(schema, "anyOf")))):
+        schemas = (schema, *_parts(schema, "allOf"), *_parts(schema, "anyOf"))
+        if not any(isinstance(each, Mapping) and self._refused & each.keys() for each in schemas):
             return schema
         joined = {key: value for key, value in schema.items() if key in JOINS | CONDITIONS}
         start = {key: value for key, value in schema.items() if key not in OUTSIDE | joined.keys() | {_UNEVALUATED}}
@@ -59,10 +61,6 @@ def _without_idle(schema: dict[str, Any]) -> dict[str, Any]:
 def _parts(schema: Mapping[str, Any], keyword: str) -> list[Any]:
     parts = schema.get(keyword)
     return parts if isinstance(parts, list) else []
-
-
-def _has_conditions(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and bool(schema.keys() & (_REFUSED | {_UNEVALUATED}))
 
 
 def _complete(case: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def _narrowed(value: Any) -> Any:
         return with_joined_counts(without_property_names(each, root=value))
 
     joined = changed_schema(value, plain)
+    joined = changed_schema(joined, Conditions(joined, {"oneOf"}).divided)
 
     def exact(each: dict[str, Any]) -> dict[str, Any]:
         return with_exact_pattern(with_exact_numbers(with_exact_format(with_counted_properties(each))))
