@@ -184,7 +184,7 @@ def _readings(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[N
 
 
 def table(servers: Sequence[Server]) -> Table:
-    """Return the table for a terminal; if that is narrow, only the servers' URLs are broken into lines."""
+    """Return the table for a terminal; if that is narrow, only URLs and problems are broken into lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -193,7 +193,9 @@ def table(servers: Sequence[Server]) -> Table:
     for name in _HEADER[1:]:
         made.add_column(name, justify="right", no_wrap=True)
     for server in servers:
-        made.add_row(*map(Text, server.cells()))
+        # A problem is below the URL, where it takes no width from the numbers of other servers.
+        cells = (f"{server.url}\n{server.problem}",) if server.problem else server.cells()
+        made.add_row(*map(Text, cells))
     return made
 
 

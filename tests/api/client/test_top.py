@@ -129,6 +129,18 @@ def test_a_narrow_terminal_breaks_only_urls() -> None:
     assert "".join(row.split()[0] for row in rows) == server.url
 
 
+def test_a_server_that_does_not_answer_leaves_the_others_their_row() -> None:
+    console = Console(file=StringIO(), width=80)
+    server = Server("http://127.0.0.1:8000", window=10.0)
+    server.take(reading(0.0))
+    away = Server("http://127.0.0.1:8001", window=10.0, problem="no answer: Connection refused")
+    console.print(top.table([server, away]))
+    head, row, *rest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert head.split() == list(top._HEADER)
+    assert row.split() == [server.url, "0", "0", "0", "-", "-", "-", "-", "0"]
+    assert " ".join(" ".join(rest).split()) == f"{away.url} {away.problem}"
+
+
 def test_a_url_is_no_markup() -> None:
     console = Console(file=StringIO(), width=120)
     console.print(top.table([Server("http://[::1]:8000", 10.0, problem="[b]")]))
