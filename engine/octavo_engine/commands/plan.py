@@ -17,6 +17,7 @@ from octavo_engine.engine.startup.resolved_config import ResolvedConfig, resolve
 from octavo_engine.engine.startup.sizing import memory_limits, memory_need, size_engine
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.kernels.gpu_limits import FP8_SINCE
+from octavo_engine.model.gguf.file import headers_read_once
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.memory.device_memory import DeviceMemory
 from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
@@ -51,6 +52,7 @@ _MOST_GPUS = 8
 """GPUs that one machine commonly has."""
 
 
+@headers_read_once()
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print the memory plan; DoesNotFitError (exit 4), which names the flag to change, if the model does not fit.
 

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepper import Sequence, Stepper
 
+from octavo_engine.cli import main
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.start_engine import start_engine
 from octavo_engine.errors import ModelLoadError
@@ -99,6 +100,12 @@ def test_a_start_reads_the_header_once(small: Path, reads: list[Path]) -> None:
     for starts in (1, 2):
         start_engine(config, lambda *_: None).close()
         assert reads == [small] * starts, "nothing is kept from one start to the next"
+
+
+def test_a_plan_reads_the_header_once(small: Path, reads: list[Path]) -> None:
+    for plans, where in enumerate(("--device=cpu", "--gpu-memory=1GiB"), 1):
+        assert main(["plan", str(small), where]) == 0
+        assert reads == [small] * plans
 
 
 def test_a_header_that_is_kept_is_that_of_the_file_as_it_is(small: Path, tmp_path: Path, reads: list[Path]) -> None:
