@@ -155,8 +155,9 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
             [{}, {"a": 1}, {"b": 1}, {"c": 1}, {"a": 1, "b": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}],
         ),
         (
-            {"type": "object", "properties": {"k": {"enum": ["a", "b"]}, "n": {"enum": [1, 7]}},
-             "oneOf": [{"properties": {"k": {"const": "a"}}}, {"required": ["n"], "properties": {"n": {"const": 7}}}]},
+            {"type": "object", "properties": {"k": {"enum": ["a", "b"]}, "n": {"type": "integer"}},
+             "oneOf": [{"properties": {"k": {"const": "a"}}},
+                       {"required": ["n"], "properties": {"n": {"minimum": 5}}}]},
             [{"k": "a"}, {"k": "b"}, {"k": "b", "n": 7}, {"k": "a", "n": 7}, {"k": "a", "n": 1}, {"k": "b", "n": 1}],
         ),
         (
