@@ -10,10 +10,11 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
@@ -195,6 +196,28 @@ async def test_an_error_overtakes_what_a_slow_reader_has_not_read_except_the_eng
             await anext(outputs)
         with pytest.raises(type(error)):
             await anext(outputs)
+
+
+async def test_events_are_sent_past_the_functions_that_look_only_at_an_answers_start() -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: {}\n\n"
+
+    started: list[str] = []
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        started.append(message["type"])
+
+    async def send_body(message: Message) -> None:
+        sent.append(message["body"])
+
+    async def connected() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    response = sse.EventStream(events(), contextlib.nullcontext(), time.monotonic() + 60)
+    await response({"type": "http", "state": {"send": send_body}}, connected, send)
+    assert started == ["http.response.start"] and sent == [b"data: {}\n\n", b""]
 
 
 async def test_outputs_may_come_together_and_after_their_reader_has_gone() -> None:

@@ -66,9 +66,11 @@ class RequestContext:
         span, trace = self._trace(scope)
         scope["state"].update(span=span, trace=trace)
         answer = _Answer(scope, send, self._access_log)
+        scope["state"]["send"] = answer.send
         try:
             await self._answer(scope, receive, answer)
         finally:
+            del scope["state"]["send"]  # in the circle of references the connection would outlive its end
             answer.log_cut_off()
             if span is not None:
                 span.end(answer.status)
