@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from octavo_engine.json_schema import cases
+from octavo_engine.json_schema import cases, conditions
 from octavo_engine.structured.grammar import GrammarError, exact_schema, json_schema_grammar
 from octavo_engine.structured.grammar_check import check_grammar
 
@@ -232,3 +232,14 @@ def test_the_properties_that_cases_copy_are_limited(monkeypatch: pytest.MonkeyPa
     assert '"if"' not in exact_schema(schema).text
     monkeypatch.setattr(cases, "_MOST_COPIED", 10)
     assert '"if"' in exact_schema(schema).text
+
+
+def test_the_characters_of_all_cases_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case copies what a property refers to, which may be long."""
+    one = {**HOST, "if": {"required": ["on"]}, "then": {"required": ["size"]}}
+    long = len(json.dumps(conditions.Conditions(one).divided(one)))
+    monkeypatch.setattr(conditions, "_MOST_OF_ALL", 3 * long)
+    divided = conditions.Conditions(one).divided
+    assert ["anyOf" in divided(one) for _ in range(5)] == [True] * 3 + [False] * 2
+    monkeypatch.setattr(conditions, "_MOST_CHARACTERS", long - 1)
+    assert conditions.Conditions(one).divided(one) == one

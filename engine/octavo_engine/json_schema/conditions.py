@@ -16,8 +16,9 @@ from octavo_engine.json_schema.cases import CONDITIONS, JOINS, OUTSIDE, Cases, N
 _UNEVALUATED = "unevaluatedProperties"
 REFUSED = CONDITIONS | {"not", _UNEVALUATED}
 _IF = frozenset({"if", "then", "else"})
-_MOST_CHARACTERS = 1 << 16
-"""The most characters of all cases of one schema, each of which has its own copy of the properties."""
+_MOST_CHARACTERS, _MOST_OF_ALL = 1 << 16, 1 << 18
+"""The most characters of the cases of one schema, each of which has its own copy of the properties, and of those of all
+schemas within one."""
 
 
 class Conditions:
@@ -26,12 +27,13 @@ class Conditions:
     def __init__(self, root: Any, refused: Set[str] = REFUSED) -> None:
         """`root` is the whole schema, for `$ref`; `refused` are the keywords for which a schema is divided."""
         self._cases, self._refused = Cases(root), refused
+        self._left = _MOST_OF_ALL
 
     def divided(self, schema: dict[str, Any]) -> Any:
         """Return a schema of the same values without conditions of its own; one that has no cases, as it is."""
         schema = _without_idle(schema)
         schemas = (schema, *_parts(schema, "allOf"), *_parts(schema, "anyOf"))
-        if not any(isinstance(each, Mapping) and self._refused & each.keys() for each in schemas):
+        if self._left < 0 or not any(isinstance(each, Mapping) and self._refused & each.keys() for each in schemas):
             return schema
         joined = {key: value for key, value in schema.items() if key in JOINS | CONDITIONS}
         start = {key: value for key, value in schema.items() if key not in OUTSIDE | joined.keys() | {_UNEVALUATED}}
@@ -45,7 +47,9 @@ class Conditions:
             return False if start.get("type") == "object" else schema
         outside = {key: value for key, value in schema.items() if key in OUTSIDE}
         changed = {**outside, **cases[0]} if len(cases) == 1 else {**outside, "anyOf": cases}
-        return changed if len(json.dumps(changed)) <= _MOST_CHARACTERS else schema
+        characters = len(json.dumps(changed))
+        self._left -= characters
+        return schema if characters > _MOST_CHARACTERS or self._left < 0 else changed
 
 
 def _without_idle(schema: dict[str, Any]) -> dict[str, Any]:
