@@ -19,7 +19,7 @@ KEY_VARIABLE = "OCTAVO_API_KEY"
 JSON_HEADERS = {"Content-Type": "application/json"}
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 NO_LOCAL_PROXY = {"all://localhost": None, "all://127.0.0.1": None, "all://[::1]": None}
-"""The `mounts` of a client: HTTP_PROXY, where it is set, is not used for this machine itself, which it cannot reach."""
+"""The `mounts` of a client: a proxy (HTTP_PROXY) is not used for this machine itself, which it could not reach."""
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ const asked = (): Column[] => {
 const busy = (): boolean => shown().some((column) => column.busy);
 const unanswered = (): boolean => shown().some((column) => column.unanswered);
 
-/** Whether a key belongs to an input method that still composes a word; Safari reports its last Enter by code 229. */
+/** Whether an input method takes this key, to compose a word. Safari says so of the Enter that ends it by code 229 alone. */
 const composes = (event: KeyboardEvent): boolean => event.isComposing || event.keyCode === 229;
 
 function update(): void {
@@ -43,7 +43,7 @@ function update(): void {
   buttons.send.disabled = busy();
   buttons.stop.disabled = !busy();
   buttons.again.disabled = busy() || shown().every((column) => column.messages.length === 0);
-  // A button that is disabled loses the focus, and who uses the keyboard would begin anew at the top of the page.
+  // A button loses the focus when it is disabled, and the Tab key would begin again at the top of the page.
   if (focused instanceof HTMLButtonElement && focused.disabled) both[0].focus();
   const [left, right] = both.map((column) => column.lastAnswer);
   const comparable = left && right && both[0].lastQuestion === both[1].lastQuestion;

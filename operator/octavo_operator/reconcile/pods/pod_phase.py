@@ -1,4 +1,4 @@
-"""Which pods were ended for good: they failed, were evicted or refused by a node, or all of their containers ended."""
+"""The phases of a pod that has ended: it failed, a node evicted or refused it, or all of its containers ended."""
 
 from __future__ import annotations
 
