@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -613,6 +614,32 @@ def test_a_string_has_no_quotation_mark_and_no_backslash_that_its_pattern_exclud
     for value in [*allowed, *not_allowed]:
         assert takes(tokens, {"type": "string", "pattern": pattern}, value) == (value in allowed)
         assert takes(tokens, names, {value: None}) == (value in allowed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "allowed", "not_allowed"),
+    [
+        (r"^(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{4,8}$", ["Ab12", "1234567A"], ["abcd", "ABCD", "ab12", "A1", "Ab12!"]),
+        (r"^(?=.{1,3}$)[a-z]+(\.[a-z]+|x)?$", ["a", "a.b", "abc"], ["a.bc", "A"]),
+        (r"^(?=[)|]a)(?=(x|\)))\)", [")a", ")ab"], ["|a", ")b"]),
+        ("^(?=ab)", ["ab", "abc"], ["a", "xab"]),
+    ],
+)
+def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
+    pattern: str, allowed: list[str], not_allowed: list[str]
+) -> None:
+    """Passwords have such patterns, and Zod's host names."""
+    tokens = LLTokenizer("byte")
+    whole = {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}}
+    for value in [*allowed, *not_allowed]:
+        assert (re.search(pattern, value) is not None) == (value in allowed) == takes(tokens, whole, {"x": value})
+    assert not takes(tokens, whole, {"x": allowed[0], "y": 1}), "the object is closed"
+
+
+@pytest.mark.parametrize("pattern", ["^(?=a)b|c", "^(?!a)b", "^a(?=b)", "(?=a)b", "^(?=a", "^(?<=a)b", "^(?=a(?=b))a"])
+def test_other_look_around_is_refused(pattern: str) -> None:
+    with pytest.raises(GrammarError, match="regular expression is not valid"):
+        check_grammar(json_schema_grammar({"type": "string", "pattern": pattern}))
 
 
 @pytest.mark.parametrize("pattern", ["[^" * 90, "[^[:a:" * 90, "[a" * 90 + "\\"])

@@ -35,6 +35,8 @@ def joins_schemas(schema: Any) -> bool:
 
 def _joins(schema: Mapping[str, Any]) -> bool:
     """Return True if other schemas may hold for the objects of this one."""
+    if schema.get("type") == "string":
+        return False
     refers = schema.keys() & _REFERS
     return bool(schema.keys() & _JOINS) or len(refers) > 1 or bool(refers and schema.keys() & _OF_OBJECTS)
 
