@@ -28,17 +28,16 @@ class RecentUses:
 
     def add(self, key: str, seconds: float) -> None:
         """Count `seconds` of use that end now."""
-        new, so_far = math.log2(seconds) + self._now, self._ranks.get(key, -math.inf)
-        least, most = sorted((new, so_far))
-        self._ranks[key] = most + math.log2(1.0 + 2.0 ** (least - most))
+        self._ranks[key] = _sum(self._ranks.get(key, -math.inf), math.log2(seconds) + self._now)
         if len(self._ranks) > self._most:
             self._ranks = {each: rank for each, rank in self._ranks.items() if self._lasts(rank)}
             self._most = 2 * len(self._ranks) + _FEW
 
-    def rank(self, key: str) -> float:
-        """Return the key's rank, which is higher for more use; minus infinity if its uses are forgotten."""
+    def rank(self, key: str, more: float = 0.0) -> float:
+        """Return the key's rank, with `more` seconds of use to come; minus infinity without use that is remembered."""
         rank = self._ranks.get(key, -math.inf)
-        return rank if self._lasts(rank) else -math.inf
+        so_far = rank if self._lasts(rank) else -math.inf
+        return _sum(so_far, math.log2(more) + self._now) if more else so_far
 
     def is_heavy(self, key: str) -> bool:
         """Return True if the key uses about a fifth of a resource all the time, or more."""
@@ -50,3 +49,9 @@ class RecentUses:
     @property
     def _now(self) -> float:
         return self._clock() / _HALF_LIFE
+
+
+def _sum(first: float, second: float) -> float:
+    """Return the rank of two uses together; `second` is of at least some use."""
+    least, most = sorted((first, second))
+    return most + math.log2(1.0 + 2.0 ** (least - most))

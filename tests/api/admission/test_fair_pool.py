@@ -67,6 +67,30 @@ async def test_a_key_that_used_little_does_not_wait_for_a_long_task_of_each_othe
     assert await waiting["b"]
 
 
+async def test_a_short_task_does_not_wait_for_a_long_one_of_each_new_key() -> None:
+    """Though its key has used a little, and each of the others nothing; a long task gets its turn as time passes."""
+    now = 0.0
+    turns: FairPool[int] = FairPool(1, lambda: True, lambda: now)
+    turns.add(1)
+    turns.release("user", await turns.acquire("user"), 0.004)
+    await turns.acquire("key0", 0.05)
+    waiting = [asyncio.create_task(turns.acquire(f"key{number}", 0.05)) for number in range(1, 20)]
+    await asyncio.sleep(0)
+    user = asyncio.create_task(turns.acquire("user", 0.0001))
+    await asyncio.sleep(0)
+    turns.release("key0", 1, 0.05)
+    async with asyncio.timeout(PATIENCE):
+        assert await user == 1
+    now = 60.0
+    later = asyncio.create_task(turns.acquire("later", 0.004))
+    await asyncio.sleep(0)
+    turns.release("user", 1, 0.004)
+    async with asyncio.timeout(PATIENCE):
+        assert await waiting[0] == 1
+    for task in (*waiting, later):
+        task.cancel()
+
+
 async def test_a_turn_takes_as_many_steps_among_thousands_of_keys_as_among_few() -> None:
     """Steps are counted by looks at keys in tables: a walk through the keys has one look at each, or more."""
     looks = 0

@@ -1,7 +1,8 @@
 """Fair sharing of a few equal resources, such as text workers: API keys take turns, however many requests each has.
 
-Where the times of use are given, the next turn is that of the key with the least recent use: otherwise a key with a
-short task would wait for a long one of each other key. A turn takes about as long whether ten keys or thousands wait.
+Where the times of use are given, the next turn is that of the key with the least recent use, including what its next
+task may take: otherwise a key with a short task would wait for a long one of each other key. A turn takes about as
+long whether ten keys or thousands wait.
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ class FairPool(Generic[T]):
         self._free: list[T] = []
         self._held: Counter[str] = Counter()
         self._uses = RecentUses(clock)
-        self._waiting: dict[str, OrderedDict[asyncio.Future[T], None]] = {}
-        """The futures of each key's waiting requests."""
+        self._waiting: dict[str, OrderedDict[asyncio.Future[T], float]] = {}
+        """The futures of each key's waiting requests, with the seconds that they may take."""
         self._places: dict[str, tuple[float, int]] = {}
         """The place of each waiting key: its rank in `_uses`, and a number that is higher for a later turn."""
         self._queue: list[tuple[float, int, str]] = []
         """A heap of these places with their keys, and of former places, which are left out when they come up."""
         self._number = 0
 
-    async def acquire(self, key: str) -> T:
-        """Wait until it is this key's turn, and return a free resource."""
+    async def acquire(self, key: str, seconds: float = 0.0) -> T:
+        """Wait until it is this key's turn, and return a free resource, which is used for an estimate of `seconds`."""
         turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        if key not in self._waiting:
-            self._waiting[key] = OrderedDict()
+        if key in self._waiting:
+            self._waiting[key][turn] = seconds
+        else:
+            self._waiting[key] = OrderedDict({turn: seconds})
             self._place(key)
-        self._waiting[key][turn] = None
         self._hand_out()
         try:
             return await turn
@@ -103,9 +105,10 @@ class FairPool(Generic[T]):
         return self._queue[0][2] if self._queue else None
 
     def _place(self, key: str) -> None:
-        """Give a waiting key its place: by what it has used, and behind all keys that have used as much."""
+        """Give a waiting key its place: by what it has used and may use, and behind all keys with as much."""
         self._number += 1
-        self._places[key] = place = self._uses.rank(key), self._number
+        seconds = next(iter(self._waiting[key].values()))
+        self._places[key] = place = self._uses.rank(key, seconds), self._number
         heapq.heappush(self._queue, (*place, key))
         if len(self._queue) > 2 * len(self._places) + _FEW:
             self._queue = [(*place, each) for each, place in self._places.items()]

@@ -51,6 +51,10 @@ _MAX_PENDING = 2048
 RESERVED_PARTS = 64
 """If there are several keys, each may use the above divided by this, even when other keys have used all of it."""
 _MOST_WORKERS = 8
+_BYTE_SECONDS = 1e-6
+"""Seconds that a byte of a body may take to be parsed and tokenized, for the order in which keys take turns."""
+_MOST_EXPECTED = 0.1
+"""The most seconds that are expected of a body, so that a large one does not wait for very many turns of other keys."""
 
 
 def default_workers() -> int:
@@ -240,11 +244,11 @@ class TextPool:
 
     async def _begin(self, key: str, job: str, engine: EngineInfo, body: bytes) -> asyncio.Task[Result]:
         """Give a task to a worker when the key's turn has come; one that may take long only if it leaves another."""
-        long = may_take_long(body)
+        long, seconds = may_take_long(body), min(len(body) * _BYTE_SECONDS, _MOST_EXPECTED)
         if long:
-            await self._long_turns.acquire(key)
+            await self._long_turns.acquire(key, seconds)
         try:
-            worker = await self._turns.acquire(key)
+            worker = await self._turns.acquire(key, seconds)
         except BaseException:
             if long:
                 self._long_turns.release(key, None)
