@@ -21,9 +21,9 @@ _NAMES = TensorNames(
 )
 
 
-def partly_rotated(fields: Fields) -> Fields:
+def _partly_rotated(fields: Fields) -> Fields:
     """Return `fields` with `partial_rotary_factor` in place of `rotary_dim`, which published files state."""
-    if not fields.has("rotary_dim") or fields.has("rope_parameters"):
+    if not fields.has("rotary_dim"):
         return fields
     rotated = fields.integer("rotary_dim", 2, 1024) / fields.integer("head_dim", 2, 1024)
     return replace(fields, values={"partial_rotary_factor": rotated, **fields.values})
@@ -32,7 +32,7 @@ def partly_rotated(fields: Fields) -> Fields:
 def _read(fields: Fields) -> ModelSpec:
     norm, router = reading.rms_norm(fields), RouterSpec(scores="sigmoid", correction_bias=True, renormalize=True)
     layer = LayerSpec(
-        mixer=reading.attention(partly_rotated(fields), partial_rotary=True, qk_norm=QKNormSpec(norm, per_head=False)),
+        mixer=reading.attention(_partly_rotated(fields), partial_rotary=True, qk_norm=QKNormSpec(norm, per_head=False)),
         feed_forward=mixtures.experts(fields, router, count="num_local_experts", size="intermediate_size"),
         norms=reading.norms_before(norm),
     )

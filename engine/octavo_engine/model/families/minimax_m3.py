@@ -12,7 +12,6 @@ from typing import Any
 from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.minimax_m2 import partly_rotated
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import LayerSpec, MLPSpec, ModelSpec, QKNormSpec, RouterSpec, SharedExpertSpec
 
@@ -57,7 +56,8 @@ def _as_transformers_names(fields: Fields) -> Fields:
 def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:
     fields = _as_transformers_names(fields)
     norm = reading.rms_norm(fields, weight_offset=1.0)
-    mixer = reading.attention(partly_rotated(fields), partial_rotary=True, qk_norm=QKNormSpec(norm))
+    # As in transformers, `rotary_dim` has no effect: `partial_rotary_factor` says which share of a head rotates.
+    mixer = reading.attention(fields, partial_rotary=True, qk_norm=QKNormSpec(norm))
     parts = _feed_forwards(fields)
     layers = tuple(LayerSpec(mixer=mixer, feed_forward=part, norms=reading.norms_before(norm)) for part in parts)
     spec = reading.model(fields, architecture, layers, norm=norm, names=names)

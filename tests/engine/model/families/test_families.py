@@ -500,6 +500,29 @@ def test_what_gpt_neox_calls_its_rope(tmp_path: Path) -> None:
     assert rope(rope_parameters=said) == rope(rope_parameters=said, rope_scaling=said) == RopeSpec(300.0, rotary_dim=8)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [("MiniMaxM2ForCausalLM", "minimax_m2"), ("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text")],
+)
+def test_where_rotary_dim_of_minimax_counts(architecture: str, kind: str, tmp_path: Path) -> None:
+    """In M2 unless `partial_rotary_factor` is there, in M3 nowhere, however RoPE is given."""
+    import transformers
+
+    linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+    for rope in (
+        {"rope_theta": 500.0},
+        {"rope_theta": 500.0, "partial_rotary_factor": 0.5},
+        {"rope_scaling": linear},
+        {"rope_parameters": linear},
+        {"rope_parameters": {**linear, "partial_rotary_factor": 0.5}},
+    ):
+        fields = {**FOUR, "model_type": kind, "rope_theta": ..., "head_dim": 16, "rotary_dim": 4, **rope}
+        spec = spec_of(tmp_path, architecture, **fields)
+        converted = transformers.AutoConfig.from_pretrained(tmp_path).rope_parameters
+        share = converted.get("partial_rotary_factor", 1)
+        assert (spec.layers[0].mixer.rope.rotary_dim or 16) == 16 * share
+
+
 def test_what_else_transformers_reads_about_rope(tmp_path: Path) -> None:
     """`truncate` counts beside the types of layers alone; the rotated share may stand outside of the object."""
 
