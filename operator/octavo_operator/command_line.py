@@ -80,6 +80,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse all arguments. An unknown one is an error that names the help of its command, not of the program."""
+        self._check_first(sys.argv[1:] if args is None else list(args))
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             flags = [option for action in self._actions for option in action.option_strings]
@@ -88,6 +89,14 @@ class Parser(argparse.ArgumentParser):
             kind = "flag" if name.startswith("-") else "argument"
             self.error(f"unknown {kind} {name}" + (f", did you mean {close[0]}?" if close else ""))
         return found, unknown
+
+    def _check_first(self, words: list[str]) -> None:
+        """End with an error if a flag of a command stands before it: argparse takes its value for a command."""
+        first = words[0].split("=")[0] if words else ""
+        for command in (a for a in self._actions if isinstance(a, argparse._SubParsersAction)):
+            having = [name for name, parser in command.choices.items() if first in parser._option_string_actions]
+            if having and first not in self._option_string_actions:
+                self.error(f"flags come after the command, as in {self.prog} {having[0]} {words[0]}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

@@ -9,6 +9,7 @@ from octavo_operator.api.conditions import ConditionType
 from octavo_operator.kubectl.table import table
 
 _HEADER = ("NAMESPACE", "NAME", "MODEL", "READY", "PHASE", "LOADED", "QUEUE", "WHY")
+_NOT_REPORTED = "the operator has not reported on it yet"
 
 
 def status_table(services: Sequence[Mapping[str, Any]]) -> str:
@@ -24,7 +25,8 @@ def condition_of(service: Mapping[str, Any], kind: ConditionType) -> Mapping[str
 
 def replicas_sentence(service: Mapping[str, Any]) -> str:
     """Return a sentence such as `1 of 2 replicas ready, phase Loading, 43 % of 2.8 GiB`."""
-    status = service.get("status") or {}
+    if not (status := service.get("status")):
+        return _NOT_REPORTED
     loading = status.get("loading") or {}
     ready = f"{status.get('readyReplicas', 0)} of {status.get('desiredReplicas', '?')} replicas ready"
     size = f", {share} of {loading['bytesTotal'] / 2**30:.1f} GiB" if (share := _loaded(loading)) else ""
@@ -43,7 +45,7 @@ def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
         loading.get("phase") or "-",
         _loaded(loading) or "-",
         "-" if queued is None else str(queued),
-        "" if ready.get("status") == "True" else ready.get("message") or "the operator has not reported on it yet",
+        "" if ready.get("status") == "True" else ready.get("message") or _NOT_REPORTED,
     )
 
 

@@ -24,6 +24,7 @@ from octavo_operator.kubectl import cli
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.forward import forwarded
 from octavo_operator.kubectl.run import ProgressWriter, manifest, wait_until_ready
+from octavo_operator.kubectl.status import replicas_sentence
 from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
 from octavo_operator.kubectl.why import Facts, obstacles, report
 from octavo_operator.reconcile.observation.observe import Observation
@@ -607,6 +608,16 @@ def test_what_kubectl_says_is_reported_without_its_log_and_with_what_to_do(
             "kubectl octavo status: unknown flag --all-namespace, did ",
         ),
         (cli.main, ["run", "smollm2", "x"], "kubectl octavo run: unknown argument x; see kubectl octavo run --help"),
+        (
+            cli.main,
+            ["--context=b", "why"],
+            "kubectl octavo: flags come after the command, as in kubectl octavo st",
+        ),
+        (
+            cli.main,
+            ["-n", "a", "status"],
+            "kubectl octavo: flags come after the command, as in kubectl octavo st",
+        ),
         (cli.main, ["--wide", "status"], "kubectl octavo: unknown flag --wide; see kubectl octavo --help"),
         (
             operator_cli.main,
@@ -654,3 +665,7 @@ def test_each_command_says_what_it_does_and_has_examples(
         written = re.split(r" {2,}| > ", line.strip())[0]
         assert written.startswith(f"{program} {command}"), line
         module.build_parser().parse_args(shlex.split(written.removeprefix(program)))
+
+
+def test_a_service_that_no_operator_has_seen_is_said_to_be_so() -> None:
+    assert replicas_sentence({"metadata": {"name": "new"}}) == "the operator has not reported on it yet"
