@@ -181,7 +181,7 @@ class Decoder(nn.Module):
         if self.vectors is not None:
             yield from self.vectors.tensors()
         for rotation in self.rotations():
-            yield from rotation.tensors(names.rope_scales)
+            yield from rotation.tensors(names)
         for layer in self.decoder_layers:
             yield from layer.tensors()
             yield from (ignored(name.replace("{layer}", str(layer.layer))) for name in names.buffers)

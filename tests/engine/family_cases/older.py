@@ -132,6 +132,7 @@ CASES |= {
     "openai-gpt": Case("OpenAIGPT", {**UNEVEN, "tie_word_embeddings": False}, std=0.08),
 }
 CASES |= {
+    "roformer": Case("RoFormer", {**_DECODER, **UNEVEN, "embedding_size": 40}, std=0.08),
     "rembert": Case(
         "RemBert", {**_DECODER, "input_embedding_size": 40, "output_embedding_size": 72, "tie_word_embeddings": False}
     ),

@@ -66,6 +66,8 @@ class TensorNames:
     embedding_norm: str = "model.embed_norm"
     rope_scales: str = "model.rotary_emb.alpha"
     """The full name of the logarithms of the factors of RoPE's frequencies."""
+    rope_table: str = "encoder.embed_positions.weight"
+    """The full name of the sines of all positions, each row followed by the cosines."""
     embedding_in: str = "model.project_in"
     """The projection of token embeddings to the hidden size."""
     embedding_out: str = "model.project_out"

@@ -43,7 +43,7 @@ _RENAMED = (
     ("generator_predictions.LayerNorm.", f"{_HEAD}.transform.norm."),
     ("generator_predictions.", f"{_HEAD}.transform."),
 )
-_UNREAD = ("encoder.embed_positions.", "embeddings.position_ids", "pooler.", "cls.seq_relationship.")
+_UNREAD = ("embeddings.position_ids", "pooler.", "cls.seq_relationship.")
 
 
 def bert_decoder(

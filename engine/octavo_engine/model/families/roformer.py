@@ -21,7 +21,8 @@ from octavo_engine.model.spec import HeadSpec, ModelSpec, PositionSpec
 
 def _roformer(architecture: str, fields: Fields) -> ModelSpec:
     reading.refuse_if_true(fields, "rotary_value")
-    rotated = reading.interleaved(reading.attention(fields, grouped=False))
+    rotated = reading.attention(fields, grouped=False)
+    rotated = reading.with_rope(rotated, interleaved=True, rows=reading.max_position(fields))
     attention, mlp = bert_parts(fields)
     attention = replace(attention, rope=rotated.rope)
     return bert_decoder(fields, architecture, attention, mlp, embedding_size(fields), positions=None)

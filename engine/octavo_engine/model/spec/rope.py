@@ -44,6 +44,9 @@ class RopeSpec:
     """Whether pairs rotate by negative angles (NanoChat)."""
     learnt: bool = False
     """Whether frequencies are multiplied with the exponentials of numbers in the checkpoint (Mistral Large 4)."""
+    rows: int = 0
+    """The number of positions of the table that a checkpoint may hold in place of computed sines and cosines
+    (RoFormer); 0: none."""
     interleaved: bool = False
     """Whether checkpoints hold the rows of query and key so that the two dimensions of a pair are neighbours. They are
     permuted while they are loaded: what is computed has dimensions i and i + rotary_dim / 2 as a pair."""

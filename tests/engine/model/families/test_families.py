@@ -500,6 +500,21 @@ def test_what_gpt_neox_calls_its_rope(tmp_path: Path) -> None:
     assert rope(rope_parameters=said) == rope(rope_parameters=said, rope_scaling=said) == RopeSpec(300.0, rotary_dim=8)
 
 
+def test_sines_that_a_roformer_checkpoint_does_not_hold_are_computed(tmp_path: Path) -> None:
+    """The case `roformer` has stored ones, which differ from those."""
+    import transformers
+
+    pair = make_pair("roformer", tmp_path)
+    file = pair.directory / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["roformer.encoder.embed_positions.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    model = transformers.RoFormerForCausalLM.from_pretrained(pair.directory).eval()
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(pair, torch.float32)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [("MiniMaxM2ForCausalLM", "minimax_m2"), ("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text")],

@@ -8,9 +8,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.attention.rope import Rope
+from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.checkpoint.tensors import CheckpointTensor, plain, unsharded
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.spec import LearntQueryScaling, QueryScaling, RopeSpec
@@ -124,6 +126,8 @@ class RotaryEmbedding(nn.Module):
     inv_freq: Tensor
     long_inv_freq: Tensor | None
     """The frequencies for long sequences, if they differ."""
+    table: Tensor | None
+    """The sines of each position, then its cosines, float32 [rows, head_dim], where a checkpoint may hold them."""
 
     def __init__(
         self,
@@ -143,6 +147,11 @@ class RotaryEmbedding(nn.Module):
             rotating = inverse_frequencies(replace(rope, factors=rope.long_factors), head_dim)
             frequencies = self._padded(rotating, head_dim).to(device)
         self.register_buffer("long_inv_freq", frequencies, persistent=False)
+        table = None
+        if rope is not None and rope.rows:
+            angles = torch.arange(rope.rows, dtype=torch.float32, device="cpu")[:, None] * rotating
+            table = torch.cat((angles.sin(), angles.cos()), dim=1).to(device)
+        self.register_buffer("table", table, persistent=False)
         learnt = rope is not None and rope.learnt
         self.log_scales = parameter(self.rotating, dtype=torch.float32, device=device) if learnt else None
 
@@ -163,6 +172,9 @@ class RotaryEmbedding(nn.Module):
         `long_context` [T]: which tokens belong to long sequences; tokens beyond the original context always do.
         """
         rope = self.rope
+        if self.table is not None:
+            sin, cos = F.embedding(positions, self.table)[:, None].chunk(2, dim=-1)
+            return Rope(cos.contiguous(), sin.contiguous())
         if rope is None or self.long_inv_freq is None:
             return self._rotation(positions, self.inv_freq, 1.0 if rope is None else rope.attention_factor)
         beyond = positions >= rope.original_max_position
@@ -181,7 +193,9 @@ class RotaryEmbedding(nn.Module):
             sin[..., : self.rotating].mul_(factor)
         return Rope(cos, sin, None if self.query_scaling is None else query_scale(positions, self.query_scaling))
 
-    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """Yield the learnt scales of the frequencies, where the checkpoint has them."""
+    def tensors(self, names: TensorNames) -> Iterator[CheckpointTensor]:
+        """Yield the learnt scales of the frequencies, and the table that replaces the computed one if it is stored."""
         if self.log_scales is not None:
-            yield plain(name, self.log_scales, unsharded(self.rotating))
+            yield plain(names.rope_scales, self.log_scales, unsharded(self.rotating))
+        if self.table is not None:
+            yield replace(plain(names.rope_table, self.table, unsharded(len(self.table))), optional=True)
