@@ -148,6 +148,22 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
              "unevaluatedProperties": False, "$defs": {"base": {"type": "object", **CARD}}},
             [{"pay": "card"}, {"pay": "card", "b": 1}, {"pay": "card", "c": 1}, {"b": 1}, {"pay": "x"}],
         ),
+        # What is within a `not`, or in an `if` that does not hold, is not evaluated.
+        ({"type": "object", "properties": {}, "unevaluatedProperties": False, "dependentRequired": {"b": ["a"]}},
+         [{}, {"b": 1}, {"a": 1}, {"c": 1}]),
+        ({"type": "object", "unevaluatedProperties": False, "not": {"required": ["a"]}}, [{}, {"a": 1}, {"b": 1}]),
+        ({"type": "object", "unevaluatedProperties": False, "additionalProperties": {"type": "integer"},
+          "dependentRequired": {"a": ["b"]}}, [{}, {"a": 1}, {"c": 1}, {"c": "x"}, {"b": 2, "a": 1}]),
+        # What a property may be is also said by what all others may be.
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False,
+          "if": {"properties": {"z": {"type": "string"}}}, "then": {"required": ["a"]}},
+         [{}, {"a": 1}, {"z": 1}, {"a": 1, "z": 1}]),
+        ({"type": "object", "additionalProperties": {"type": "integer"},
+          "not": {"properties": {"z": {"type": "string"}}, "required": ["q"]}},
+         [{}, {"q": 1}, {"z": 1}, {"z": []}, {"z": "x"}]),
+        ({"type": "object", "properties": {"x": {"enum": [[1], {"k": 0, "l": 1}]}}, "if": {"required": ["x"]},
+          "then": {"properties": {"x": {"enum": [[True], {"l": 1, "k": 0}]}}}},
+         [{}, {"x": [1]}, {"x": [True]}, {"x": {"k": 0, "l": 1}}]),
         # One of several schemas
         (
             {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}},
@@ -170,6 +186,7 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
         ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minItems": 2, "maxItems": 3},
          [[5], [1, 7], [1, 2], [9, 1, 1], [1, 1, 1, 9], [1, "x"]]),
         ({"anyOf": [{"type": "array", "contains": False}, {"type": "null"}]}, [[], [1], None]),
+        ({"anyOf": [{"type": "array", "contains": {"const": 1}, "maxItems": 0}, {"type": "null"}]}, [[], [1], None]),
         ({"type": "array", "contains": {}, "maxItems": 3}, [[], [1], [1, 2, 3, 4]]),
         ({"type": "array", "contains": {"const": 5}, "minContains": 0}, [[], [1]]),
         # Plain values
@@ -184,6 +201,9 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
         ({"type": "number", "minimum": -3.4028234663852886e38, "maximum": 1.7976931348623157e308}, [-1.5, 10**15]),
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, [-5, 2**40]),
         ({"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.1}, [0, 0.1, 0.15, 0.3, 0.5, 1, 1.1]),
+        ({"type": ["number", "null"], "minimum": 0, "maximum": 1, "multipleOf": 0.1}, [0.1, 0.15, 0.3, None, "x"]),
+        ({"type": ["number", "string"], "minimum": 0, "maximum": 1, "multipleOf": 0.1}, [0.1, 0.15, None, "x"]),
+        ({"minimum": 0, "maximum": 1, "multipleOf": 0.1}, [0.1, 0.15, None, "x"]),
         ({"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 1}, [0, 0.25, 0.3]),
         (
             {"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}}},
@@ -215,6 +235,37 @@ def test_objects_of_cases_have_no_other_properties() -> None:
         ({**HOST, "dependentRequired": {str(each): ["on"] for each in range(9)}}, '"dependentRequired"'),
         ({**HOST, "dependentSchemas": {"on": {"$ref": "#"}}}, '"dependentSchemas"'),
         ({**HOST, "unevaluatedProperties": {"type": "string"}}, '"unevaluatedProperties"'),
+        ({**HOST, "unevaluatedProperties": False, "not": {"properties": {"a": {"type": "null"}}}}, '"not", "unevalua'),
+        ({**HOST, "unevaluatedProperties": False, "not": {"not": {"properties": {"a": {}}}}}, '"not", "unevaluated'),
+        (
+            {**HOST, "patternProperties": {"^a": {"type": "integer"}}, "not": {"properties": {"a": {"type": "null"}}}},
+            '"not"',
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"x": {"type": "string", "not": {"pattern": "a"}}},
+                "not": {"properties": {"x": {"const": "b"}}},
+            },
+            '"not"',
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {}, "b": {"$ref": "#/properties/a"}},
+                "dependentRequired": {"a": ["b"]},
+            },
+            '"dependentRequired"',
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"c": {"$ref": "#/anyOf/1"}},
+                "anyOf": [{"required": ["c"]}, {}],
+                "dependentRequired": {"d": ["c"]},
+            },
+            '"dependentRequired"',
+        ),
         ({"type": "array", "contains": {"const": 1}, "minContains": 2}, '"contains", "minContains"'),
         ({"type": "array", "contains": {"const": 1}, "maxContains": 1}, '"contains", "maxContains"'),
         ({"contains": {"const": 1}}, '"contains"'),

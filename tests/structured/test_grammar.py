@@ -59,6 +59,7 @@ WRONG = {
         lambda: json_schema_grammar({"type": "integer", "minimum": 5, "maximum": 4}),
         "",
     ),
+    "a schema without values": (lambda: json_schema_grammar({"not": {}}), "the schema allows no value"),
     "a regex": (lambda: regex_grammar("(a"), "the regular expression is not valid: unclosed group"),
     "a regex with a border of words": (lambda: regex_grammar(r"\ba\b"), "word boundaries and look-around are not"),
     "a regex that looks back": (lambda: regex_grammar(r"(a)\1"), "backreferences"),
@@ -524,6 +525,7 @@ TWO = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": 
     ("schema", "values"),
     [
         (LETTERS, [[], ["a"], ["b", "a", "c"], ["a", "a"], ["d"], ["a", "b", "c", "a"], "a"]),
+        ({**LETTERS, "items": {"enum": ['"' * 60, *"abcd"]}}, [['"' * 60, "a"], ['"' * 60] * 2]),
         ({**LETTERS, "minItems": 2, "maxItems": 2}, [["a"], ["a", "b"], ["b", "b"], ["a", "b", "c"]]),
         ({**LETTERS, "items": {"enum": [*"abcdefghijkl"]}, "maxItems": 2}, [["k", "l"], ["k", "k"], ["a", "b", "c"]]),
         ({**LETTERS, "items": {"$ref": "#/$defs/Color"}}, [["red", "blue"], ["red", "red"], ["a"]]),

@@ -10,11 +10,14 @@ from octavo_engine.json_schema.negations import without_negation, without_proper
 from octavo_engine.json_schema.walk import ANNOTATIONS, referred
 
 Case = dict[str, Any]
-"""A schema of objects that has `type`, and perhaps `properties`, `required` and others, but none that joins schemas."""
+"""A schema of objects that has `type`, and perhaps `properties`, `required` and others, but none that joins schemas.
+
+With `unevaluatedProperties`, which is false then, the names in `properties` are those that are evaluated."""
 
 OUTSIDE = ANNOTATIONS | {"$id", "$schema", "$defs", "definitions"}
 """Keywords that say nothing of values."""
 JOINS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not"})
+UNEVALUATED = "unevaluatedProperties"
 CONDITIONS = frozenset({"if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies"})
 _LISTS = frozenset({"type", "properties", "required"})
 _WITHIN = frozenset({"properties", "patternProperties", "additionalProperties", "items", "prefixItems", "contains"})
@@ -80,6 +83,8 @@ class Cases:
         if "$ref" in keywords:
             cases += self.against(case, self._referred({"$ref": schema["$ref"]}))
         if "not" in keywords:
+            if UNEVALUATED in case:  # what is listed within a `not` is not evaluated
+                raise NoCasesError
             cases += self.of(case, schema["not"])
         return cases + self._against_all(case, schema["anyOf"]) if "anyOf" in keywords else cases
 
@@ -116,11 +121,17 @@ class Cases:
 
     def _other_value(self, case: Case, name: str, rule: Any) -> list[Case]:
         """Return the case in which a property has a value that is not valid under `rule`; none if it cannot."""
-        own, rule = self._referred(case.get("properties", {}).get(name, True)), self._referred(rule)
-        other = own is not False and without_negation({**({} if own is True else own), "not": rule})
+        listed = case.get("properties", {})
+        if name not in listed and case.keys() & {"patternProperties", UNEVALUATED}:
+            raise NoCasesError
+        own = self._referred(listed.get(name, case.get("additionalProperties", True)))
+        own, rule = {} if own is True else own, self._referred(rule)
+        if own is not False and "not" in own:
+            raise NoCasesError
+        other = own is not False and without_negation({**own, "not": rule})
         if isinstance(other, dict) and "not" in other:
             raise NoCasesError
-        return _present({**case, "properties": {**case.get("properties", {}), name: other}}, [name])
+        return _present({**case, "properties": {**listed, name: other}}, [name])
 
     def _of_both(self, one: Any, other: Any) -> Any:
         """Return a schema of the values that are valid under both."""
@@ -134,7 +145,8 @@ class Cases:
         values, kept = other.get("enum", [other.get("const")]), one.get("enum")
         only_values = other.keys() - OUTSIDE - {"type"} in ({"enum"}, {"const"})
         if isinstance(kept, list) and only_values and other.get("type") in (None, one.get("type")):
-            left = [value for value in kept if any(value == each and type(value) is type(each) for each in values)]
+            texts = {json.dumps(value, sort_keys=True) for value in values}
+            left = [value for value in kept if json.dumps(value, sort_keys=True) in texts]
             return {**one, "enum": left} if left else False
         shared = (one.keys() & other.keys()) - ANNOTATIONS
         alike = all(json.dumps(one[key]) == json.dumps(other[key]) for key in shared)

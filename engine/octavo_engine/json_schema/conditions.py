@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping, Set
 from typing import Any
 
-from octavo_engine.json_schema.cases import CONDITIONS, JOINS, OUTSIDE, Cases, NoCasesError
+from octavo_engine.json_schema.cases import CONDITIONS, JOINS, OUTSIDE, UNEVALUATED, Cases, NoCasesError
+from octavo_engine.json_schema.walk import subschemas
 
-_UNEVALUATED = "unevaluatedProperties"
-REFUSED = CONDITIONS | {"not", _UNEVALUATED}
+REFUSED = CONDITIONS | {"not", UNEVALUATED}
 _IF = frozenset({"if", "then", "else"})
 _MOST_CHARACTERS, _MOST_OF_ALL = 1 << 16, 1 << 18
 """The most characters of the cases of one schema, each of which has its own copy of the properties, and of those of all
@@ -27,7 +27,7 @@ class Conditions:
     def __init__(self, root: Any, refused: Set[str] = REFUSED) -> None:
         """`root` is the whole schema, for `$ref`; `refused` are the keywords for which a schema is divided."""
         self._cases, self._refused = Cases(root), refused
-        self._left = _MOST_OF_ALL
+        self._left = -1 if any(map(_leads_into, subschemas(root))) else _MOST_OF_ALL
 
     def divided(self, schema: dict[str, Any]) -> Any:
         """Return a schema of the same values without conditions of its own; one that has no cases, as it is."""
@@ -36,11 +36,11 @@ class Conditions:
         if self._left < 0 or not any(isinstance(each, Mapping) and self._refused & each.keys() for each in schemas):
             return schema
         joined = {key: value for key, value in schema.items() if key in JOINS | CONDITIONS}
-        start = {key: value for key, value in schema.items() if key not in OUTSIDE | joined.keys() | {_UNEVALUATED}}
+        start = {key: value for key, value in schema.items() if key not in OUTSIDE | joined.keys()}
         if "properties" in schema:
             start.setdefault("type", "object")
         try:
-            cases = [_complete(case, schema) for case in self._cases.of(start, joined)]
+            cases = [_complete(case) for case in self._cases.of(start, joined)]
         except (NoCasesError, RecursionError, TypeError, AttributeError):  # the last two for values of wrong types
             return schema
         if not cases:
@@ -54,12 +54,21 @@ class Conditions:
 
 def _without_idle(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema without those of its conditions that forbid nothing."""
-    if schema.get(_UNEVALUATED) in (True, {}):
-        others = {key: value for key, value in schema.items() if key != _UNEVALUATED}
+    if UNEVALUATED in schema and (schema[UNEVALUATED] in (True, {}) or "additionalProperties" in schema):
+        others = {key: value for key, value in schema.items() if key != UNEVALUATED}
         schema = {"additionalProperties": True, **others}
     if schema.keys() & _IF and ("if" not in schema or not schema.keys() & {"then", "else"}):
         return {key: value for key, value in schema.items() if key not in _IF}
     return schema
+
+
+def _leads_into(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema refers to one within another, which is elsewhere in the cases of that, or in many."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return False
+    first, *rest = reference[2:].split("/")
+    return first not in ("$defs", "definitions") or len(rest) != 1
 
 
 def _parts(schema: Mapping[str, Any], keyword: str) -> list[Any]:
@@ -67,8 +76,9 @@ def _parts(schema: Mapping[str, Any], keyword: str) -> list[Any]:
     return parts if isinstance(parts, list) else []
 
 
-def _complete(case: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case of the schema without other properties, if the schema forbids those that it does not evaluate."""
-    if case.get("type") != "object" or schema.get(_UNEVALUATED, False) is not False:
+def _complete(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case without other properties, if it forbids those that are not evaluated."""
+    if case.get("type") != "object" or case.get(UNEVALUATED, False) is not False:
         raise NoCasesError
-    return {"additionalProperties": False, **case} if _UNEVALUATED in schema else case
+    others = {key: value for key, value in case.items() if key != UNEVALUATED}
+    return {**others, "additionalProperties": False} if UNEVALUATED in case else case

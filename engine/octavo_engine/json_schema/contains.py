@@ -15,7 +15,7 @@ _MOST_CHARACTERS = 1 << 14
 def without_contains(schema: dict[str, Any]) -> Any:
     """Return a schema of lists that has no `contains`; one whose `contains` cannot be written so is returned as it is.
 
-    The item that a list must contain is among its first eight.
+    False if no list is long enough. The item that a list must contain is among its first eight.
     """
     if "contains" not in schema or schema.get("minContains", 1) == 0:
         return schema if "maxContains" in schema else {k: v for k, v in schema.items() if k not in _KEYWORDS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import permutations
 from math import perm
@@ -55,7 +54,7 @@ class UniqueLists:
         sizes = range(max(0, least), min(most, len(values)) + 1)
         if not sizes or sizes[-1] > _LONGEST_LIST:
             return schema
-        characters = (max(len(json.dumps(value)) for value in values) + 1) * sum(
+        characters = (max(len(str(value)) for value in values) + 1) * sum(
             size * perm(len(values), size) for size in sizes
         )
         if characters > self._left:

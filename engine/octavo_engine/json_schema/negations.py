@@ -115,9 +115,12 @@ def _without_all(schema: dict[str, Any], names: Any) -> Any:
 
 
 def without_property(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the schema without objects that have this property. One that lists no property still allows all others."""
+    """Return the schema without objects that have this property. One that lists no property still allows all others.
+
+    One with `unevaluatedProperties` does not get the keyword that would evaluate them.
+    """
     own = schema.get("properties", {})
-    others = {} if own else {"additionalProperties": True}
+    others = {} if own or "unevaluatedProperties" in schema else {"additionalProperties": True}
     return {**others, **schema, "properties": {**own, name: False}}
 
 

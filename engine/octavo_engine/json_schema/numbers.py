@@ -48,6 +48,9 @@ def _with_exact_multiples(schema: dict[str, Any]) -> dict[str, Any]:
     Validators divide binary fractions, by which 0.3 is no multiple of 0.1: such multiples are left out.
     """
     step, least, most = (schema.get(key) for key in ("multipleOf", "minimum", "maximum"))
+    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    if any(kind not in ("number", "integer", "null") for kind in kinds):
+        return schema
     if type(step) is not float or not _ENFORCED.isdisjoint(schema) or not all(map(_is_number, (least, most))):
         return schema
     exact = Decimal(repr(step))
@@ -58,7 +61,8 @@ def _with_exact_multiples(schema: dict[str, Any]) -> dict[str, Any]:
     if step <= 0 or Decimal(step) == exact or not 0 <= last - first < _MOST_MULTIPLES:
         return schema
     multiples = [float(exact * count) for count in range(first, last + 1)]
-    return {**schema, "enum": [each for each in multiples if (each / step).is_integer()]}
+    null = [None] if "null" in kinds else []
+    return {**schema, "enum": [*(each for each in multiples if (each / step).is_integer()), *null]}
 
 
 def _is_number(value: Any) -> bool:

@@ -119,8 +119,11 @@ def _narrowed(value: Any) -> Any:
     value = changed_schema(value, Conditions(value).divided)
     alternatives, lists = Alternatives(value, closable=not joins_schemas(value)), UniqueLists(value)
 
-    def plain(each: dict[str, Any]) -> dict[str, Any]:
-        each = alternatives.with_any_of(lists.listed(without_idle_uniqueness(without_contains(each))))
+    def plain(each: dict[str, Any]) -> Any:
+        each = without_contains(each)
+        if not isinstance(each, dict):
+            return each
+        each = alternatives.with_any_of(lists.listed(without_idle_uniqueness(each)))
         return with_joined_counts(without_property_names(each, root=value))
 
     joined = changed_schema(value, plain)
@@ -140,7 +143,9 @@ def json_options(schema: ExactSchema, *, compact: bool = False) -> dict[str, Any
 
 
 def exact_schema_grammar(schema: ExactSchema, *, compact: bool = False) -> str:
-    """Return the grammar of JSON that is valid under a schema."""
+    """Return the grammar of JSON that is valid under a schema; GrammarError if llguidance refuses the schema."""
+    if schema.value is False:
+        raise GrammarError("the schema allows no value")
     options = cast("Any", json_options(schema, compact=compact))
     try:
         return LLMatcher.grammar_from_json_schema(schema.text, overrides=options)
