@@ -14,7 +14,8 @@ from octavo_operator.reconcile.problem import Problem
 def stripped_children(children: Mapping[tuple[str, str], Object]) -> list[Problem]:
     """Return the problems of children as a reconcile has just left them.
 
-    What another client has removed is back by then. A report in the place of an autoscaler has no uid.
+    What another client has removed is back by then. What the operator has not applied lacks nothing, such as an object
+    that a user has made with our label, or a report in the place of an autoscaler.
     """
     return [
         Problem(
@@ -23,7 +24,7 @@ def stripped_children(children: Mapping[tuple[str, str], Object]) -> list[Proble
             "exempted",
         )
         for (kind, name), child in children.items()
-        if "uid" in child["metadata"] and not is_terminating(child) and (lacking := _lacking(child["metadata"]))
+        if child.get("applied") and not is_terminating(child) and (lacking := _lacking(child["metadata"]))
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.api.names import MANAGED_BY_LABEL, SERVICE_LABEL
 from octavo_operator.api.resource import parse
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -118,6 +118,16 @@ async def test_what_admission_removes_from_a_child_is_said_while_it_does(
         assert (server.reason("Degraded"), server.reason("Stalled")) == ("FieldConflict", "AsExpected")
         assert server.condition("Degraded")["message"].startswith(said)
         await operator.reconcile(KEY)
+
+
+async def test_what_a_user_has_made_with_our_label_is_not_said_to_lack_an_owner() -> None:
+    server = Server(replicas=1)
+    operator = await settled(server)
+    found = copied(server, "PodDisruptionBudget", owned=False)
+    del found["metadata"]["labels"][MANAGED_BY_LABEL], found["metadata"]["annotations"]
+    server.indexes[CHILD["PodDisruptionBudget"].plural][KEY][-1] = trimmed(CHILD["PodDisruptionBudget"], found)
+    await operator.reconcile(KEY)
+    assert (server.writes, server.reason("Degraded")) == ([], "AsExpected")
 
 
 @pytest.mark.parametrize(("kind", "change"), BY_ADMISSION)
