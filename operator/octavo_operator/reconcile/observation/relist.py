@@ -31,6 +31,11 @@ class Missed:
     seen: str
 
 
+def count(index: Index) -> int:
+    """Return how many objects an index has; one LLMService may have hundreds of pods."""
+    return sum(len(items) for _, items in _items(index))
+
+
 def missed(listing: Listing, index: Index) -> set[Missed]:
     """Return the changes that the index lacks. Versions are numbers that grow, so that an index may also be ahead."""
     seen = {item["metadata"]["uid"]: (key, item) for key, items in _items(index) for item in items}

@@ -13,7 +13,7 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key
-from octavo_operator.reconcile.observation.relist import Listing, Missed, missed
+from octavo_operator.reconcile.observation.relist import Listing, Missed, count, missed
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.watching.failing_lists import FailingLists, named
 from octavo_operator.reconcile.watching.watched import Watched
@@ -75,7 +75,7 @@ class Resync:
 
     def _minutes(self) -> int:
         """Return after how many minutes all kinds are to be listed again."""
-        objects = sum(map(len, self._watched.indexes.values()))
+        objects = sum(map(count, self._watched.indexes.values()))
         lists = sum(map(len, self._watched.namespaces.values()))
         return 1 + (objects + _OBJECTS_OF_A_LIST * lists) // _OBJECTS
 

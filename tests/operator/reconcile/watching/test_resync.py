@@ -130,12 +130,15 @@ async def test_an_llmservice_whose_event_was_lost_is_found_at_the_next_look_at_l
     assert pauses == [resync.FIRST_SECONDS, resync.RETRY_SECONDS]
 
 
+@pytest.mark.parametrize("each", [1, 500])
 @pytest.mark.parametrize(("others", "minutes"), [(0, 1), (3000, 4), (50_000, 10)])
 async def test_a_change_of_another_kind_is_found_the_sooner_the_fewer_objects_there_are(
-    monkeypatch: pytest.MonkeyPatch, others: int, minutes: int
+    monkeypatch: pytest.MonkeyPatch, others: int, minutes: int, each: int
 ) -> None:
+    """Few LLMServices with many pods `each` are as many objects as many with one."""
     watching, _, indexes = resyncing([body(5)], [body(5)])
-    indexes["deployments"] = {("llm", str(number)): [body(12, uid=str(number))] for number in range(others)}
+    bodies = [body(12, uid=str(number)) for number in range(others)]
+    indexes["deployments"] = {("llm", str(at)): bodies[at : at + each] for at in range(0, others, each)}
 
     def lose_a_deletion(before: int) -> None:
         if before:
