@@ -8,6 +8,8 @@ _WRONG_TYPE = "failed to create typed patch object"
 _WRONG_TYPE_THERE = ("failed to create typed live object", "failed to create manager for existing fields")
 _NAMESPACE_ENDS = "NamespaceTerminating"
 _CRD_ENDS = "not allowed while custom resource definition is terminating"
+HELD_BACK = "HeldBack"
+"""The reason of an error in the place of a request that is not sent, as the answer to an earlier one asked to wait."""
 REFUSED_SECONDS = 60.0
 """The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
 changed, or a webhook that answers again.

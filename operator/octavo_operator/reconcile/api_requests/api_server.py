@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import client, config
 
-from octavo_operator.reconcile.api_requests.api_error import ApiError, NotLeadingError
+from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError, NotLeadingError
 from octavo_operator.reconcile.api_requests.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.api_requests.rights import MissingRights, with_remedy
 from octavo_operator.reconcile.api_requests.server_clock import ServerClock
@@ -125,7 +125,7 @@ class ApiServer:
         await self.limiter.wait()
         if held := self.limiter.held_back((method, path)):
             seconds, message = held
-            raise ApiError(429, "TooManyRequests", message, seconds)
+            raise ApiError(429, HELD_BACK, message, seconds)
 
     @contextlib.contextmanager
     def _noted(self, method: str, path: str) -> Iterator[None]:

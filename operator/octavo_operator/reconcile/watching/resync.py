@@ -9,7 +9,7 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key
@@ -120,7 +120,7 @@ class Resync:
             except ApiError as error:
                 what = f"{kind.plural} of {named(namespace)}"
                 logger.warning("cannot list %s, retrying in about %.0f s: %s", what, RETRY_SECONDS, error)
-                if error.status not in _REPORTED_ELSEWHERE:
+                if error.status not in _REPORTED_ELSEWHERE and error.reason != HELD_BACK:
                     self._failing.failed(which, error.message, of_all=True)
                 continue
             self._failing.succeeded(which)

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError
 from octavo_operator.reconcile.api_requests.rights import Right
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.observation.relist import Listing
@@ -132,6 +132,8 @@ class WatchedNamespaces:
                 if of_all := self.failing.asks_for_all(which):
                     await cluster.list_all(kind, namespace)
         except ApiError as error:
+            if error.reason == HELD_BACK:  # nothing was asked: it is as before
+                return self._refused.get(which, "")
             if error.status not in (_FORBIDDEN, _NOT_FOUND):
                 return self._failed(which, error, of_all)
             self.failing.forget(which)

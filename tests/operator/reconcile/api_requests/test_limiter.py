@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError
 from octavo_operator.reconcile.api_requests.api_server import ApiServer
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.api_requests.limiter import Limiter, retry_after_of
@@ -106,6 +106,7 @@ async def test_a_request_that_is_held_back_is_not_sent_and_keeps_no_worker() -> 
             with pytest.raises(ApiError, match=r"^not this one$") as found:
                 await server.write("apply", "Service", "PATCH", "/apis/refused", {})
             assert (found.value.status, found.value.at_least) == (429, left)
+            assert (found.value.reason == HELD_BACK) == (left < 60)
             await server.request("GET", "/apis/other")
         await server.close()
     assert asked == ["/apis/refused", "/apis/other", "/apis/other"]

@@ -20,7 +20,7 @@ import pytest
 
 from octavo_operator.api.names import pod_labels
 from octavo_operator.reconcile import operator
-from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observation.relist import Listing
@@ -194,6 +194,23 @@ async def test_while_the_api_server_fails_no_kind_is_given_up_and_the_failure_is
     assert scope.groups(kinds) == {kinds: ("a",)}
     await scope.probe(ApiServer(), kinds)
     assert (scope.problems, scope.by_namespace()) == ([], {"a": True})
+
+
+@pytest.mark.parametrize("refused", [LLMSERVICE, OPTIONAL[0]], ids=lambda kind: kind.plural)
+async def test_a_list_that_is_not_made_as_one_refusal_asked_to_wait_is_no_further_failure(refused: Kind) -> None:
+    class Refusing(ApiServer):
+        failure = ApiError(503, "", "in a minute", 60.0)
+
+        async def probe(self, kind: Kind, namespace: str) -> None:
+            if kind is refused:
+                raise self.failure
+
+    server, scope, kinds = Refusing(), WatchedNamespaces(("a",)), (LLMSERVICE, *OPTIONAL)
+    await scope.probe(server, kinds)
+    server.failure = ApiError(429, HELD_BACK, "in a minute", 50.0)
+    for _ in range(2 * MOST_FAILURES):
+        await scope.probe(server, kinds)
+    assert (scope.problems, scope.groups(kinds)) == ([], {kinds: ("a",)})
 
 
 async def test_after_one_right_was_refused_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from octavo_operator.reconcile import health
-from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observation.observe import Key
@@ -185,6 +185,15 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
     assert await listing.once([POD]) == []
     assert not failing.lasting
     assert await queued(queue) == set(), "no LLMService is looked at for the sake of pods that nothing was missed of"
+
+
+async def test_a_list_that_was_not_made_as_a_refusal_asked_to_wait_is_not_counted_as_failed() -> None:
+    cluster, failing = Cluster([]), FailingLists()
+    cluster.failures = {POD: ApiError(429, HELD_BACK, "in a minute", 50.0)}
+    listing = Resync(cluster, Watched({POD: ["a"]}, {}, WorkQueue[Key]()), Heartbeat(), failing)
+    for _ in range(MOST_FAILURES):
+        assert await listing.once([POD]) == [POD]
+    assert not failing.lasting
 
 
 def test_silence_is_ill_health(monkeypatch: pytest.MonkeyPatch) -> None:
