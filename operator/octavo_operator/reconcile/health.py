@@ -14,7 +14,7 @@ from octavo_operator.reconcile.queue import WorkQueue
 
 STALLED_SECONDS = 120.0
 HANGING_SECONDS = 600.0  # each request has its limit, and there are not so many in one reconcile
-SILENT_SECONDS = 1800.0  # three times the pause between two resyncs, whose lists are signs of the cluster
+SILENT_SECONDS = 1800.0  # a resync, whose lists are signs of the cluster, makes some every minute
 
 
 class Heartbeat:
