@@ -24,7 +24,9 @@ _WITHIN = frozenset({"properties", "patternProperties", "additionalProperties", 
 """Keywords whose meaning depends on each other."""
 _MOST_CASES = 64
 _MOST_COPIED = 1 << 17
-"""Properties that are copied from case to case for one whole schema."""
+"""Names of properties that are copied from case to case for one whole schema."""
+_CHARACTERS = 64
+"""Characters of schemas of properties that count as one name: those are written as JSON to compare them."""
 
 
 class NoCasesError(ValueError):
@@ -126,6 +128,7 @@ class Cases:
             raise NoCasesError
         own = self._referred(listed.get(name, case.get("additionalProperties", True)))
         own, rule = {} if own is True else own, self._referred(rule)
+        self._count_text(own, rule)
         if own is not False and "not" in own:
             raise NoCasesError
         other = own is not False and without_negation({**own, "not": rule})
@@ -135,6 +138,7 @@ class Cases:
 
     def _of_both(self, one: Any, other: Any) -> Any:
         """Return a schema of the values that are valid under both."""
+        self._count_text(one, other)
         if one is True or json.dumps(one) in ("{}", json.dumps(other)):
             return other
         if other in (True, {}):
@@ -142,6 +146,7 @@ class Cases:
         if one is False or other is False:
             return False
         one, other = self._referred(one), self._referred(other)
+        self._count_text(one, other)
         values, kept = other.get("enum", [other.get("const")]), one.get("enum")
         only_values = other.keys() - OUTSIDE - {"type"} in ({"enum"}, {"const"})
         if isinstance(kept, list) and only_values and other.get("type") in (None, one.get("type")):
@@ -155,11 +160,14 @@ class Cases:
         return {"allOf": [one, other]}
 
     def _count(self, case: Case, schema: Any) -> None:
-        """Count the properties that the next cases may copy; NoCasesError if they are too many."""
-        rules = (
-            len(schema.get("properties", ())) + len(schema.get("required", ())) if isinstance(schema, Mapping) else 0
-        )
-        self._left -= (len(case.get("properties", ())) + 1) * (rules + 1)
+        """Count the names that the next cases may copy; NoCasesError if they are too many."""
+        self._left -= (_names_in(case) + 1) * (_names_in(schema) + 1)
+        if self._left < 0:
+            raise NoCasesError
+
+    def _count_text(self, *schemas: Any) -> None:
+        """Count the characters of schemas that are compared; NoCasesError if they are too many."""
+        self._left -= sum(len(json.dumps(each)) for each in schemas) // _CHARACTERS
         if self._left < 0:
             raise NoCasesError
 
@@ -168,6 +176,11 @@ class Cases:
         if found is None or (isinstance(found, Mapping) and "$ref" in found):
             raise NoCasesError
         return found
+
+
+def _names_in(schema: Any) -> int:
+    """Return the number of properties that a schema lists or requires."""
+    return len(schema.get("properties", ())) + len(schema.get("required", ())) if isinstance(schema, Mapping) else 0
 
 
 def _keywords(schema: Any, known: frozenset[str]) -> frozenset[str]:

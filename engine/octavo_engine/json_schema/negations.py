@@ -91,7 +91,8 @@ def _without_own_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
     own = schema["enum"] if "enum" in schema else [schema["const"]]
     if not isinstance(own, list) or not all(map(_is_plain, [*own, *values])) or {"enum", "const"} <= schema.keys():
         return None
-    left = [value for value in own if value not in values]
+    forbidden = frozenset(values)
+    left = [value for value in own if value not in forbidden]
     return {**{key: value for key, value in schema.items() if key != "const"}, "enum": left} if left else False
 
 
