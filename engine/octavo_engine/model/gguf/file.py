@@ -8,7 +8,6 @@ good), so the header is read here; the arithmetic of the quantized types is the 
 from __future__ import annotations
 
 import mmap
-import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LENGTH = struct.Struct("<Q")
-_NOT_ZERO = re.compile(rb"[^\0]")
+_ZEROS = bytes(1 << 20)
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
 _MAX_HEADER_BYTES = 256 << 20
@@ -302,11 +301,17 @@ class _Parser:
     def check_end(self, end: int, alignment: int) -> None:
         """Raise ModelLoadError unless only padding follows the last tensor: otherwise two programs wrote the file."""
         rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
-        if _NOT_ZERO.search(rest):  # zeros are padding to more than the format asks for
+        if not _is_zero(rest):  # zeros are padding to more than the format asks for
             raise ModelLoadError(
                 f"{self.path}: damaged: its last tensor ends at byte {end}, but there are {self.size - end} bytes "
                 "more; fetch it again"
             )
+
+
+def _is_zero(data: memoryview) -> bool:
+    """Return True if all bytes are zero; files may be padded to gigabytes, each of which takes a regex 8 s."""
+    pieces = (bytes(data[begin : begin + len(_ZEROS)]) for begin in range(0, len(data), len(_ZEROS)))
+    return all(piece == _ZEROS[: len(piece)] for piece in pieces)
 
 
 def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:

@@ -420,15 +420,17 @@ def test_strings_that_are_cut_anywhere_make_no_whole_header(tmp_path):
 def test_more_than_padding_after_the_last_tensor_is_damage(small, tmp_path):
     """Two programs that append to one file without a lock cause it."""
     raw, path = small.read_bytes(), tmp_path / "model.gguf"
-    for padding in (b"", b"\0" * 32, b"\0" * 4096):
+    long = b"\0" * (3 << 20)
+    for padding in (b"", b"\0" * 32, b"\0" * 4096, long):
         path.write_bytes(raw + padding)
         assert read_gguf(path).tensors == read_gguf(small).tensors
     end = max(tensor.start + tensor.num_bytes for tensor in read_gguf(small).tensors.values())
     path.write_bytes(raw[:end])
     assert read_gguf(path).tensors == read_gguf(small).tensors, "some writers do not pad the last one"
-    path.write_bytes(raw + raw[1000:5000])
-    with pytest.raises(ModelLoadError, match=rf"its last tensor ends at byte {end}, but there are \d+ bytes more"):
-        read_gguf(path)
+    for more in (raw[1000:5000], long + b"x", long[:-1] + b"x", long + b"x" + long):
+        path.write_bytes(raw + more)
+        with pytest.raises(ModelLoadError, match=rf"its last tensor ends at byte {end}, but there are \d+ bytes more"):
+            read_gguf(path)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
