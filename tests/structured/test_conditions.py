@@ -223,6 +223,18 @@ def test_objects_of_cases_have_no_other_properties() -> None:
     assert taken(schema, [{"pay": "card", "n": 1}, {"pay": "card", "other": 1}]) == [{"pay": "card", "n": 1}]
 
 
+@pytest.mark.parametrize("kind", ["integer", ["number", "null"]])
+def test_objects_with_two_rules_for_a_number_have_no_other_properties(kind: Any) -> None:
+    """An `allOf` of plain values is no reason to leave objects open."""
+    size = {"type": kind, "minimum": 3}
+    schema = {
+        "type": "object", "properties": {"size": size, "on": {"type": "boolean"}},
+        "if": {"required": ["on"]}, "then": {"properties": {"size": {"minimum": 7}}},
+    }  # fmt: skip
+    values = [{"size": 5}, {"size": 7, "on": True}]
+    assert taken(schema, [*values, {"size": 5, "on": True}, {"size": 2}, {"size": 7, "other": 1}]) == values
+
+
 @pytest.mark.parametrize(
     ("schema", "named"),
     [

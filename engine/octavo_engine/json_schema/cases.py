@@ -157,7 +157,8 @@ class Cases:
         alike = all(json.dumps(one[key]) == json.dumps(other[key]) for key in shared)
         if alike and not (_WITHIN & one.keys() and _WITHIN & other.keys()):
             return {**one, **other}
-        return {"allOf": [one, other]}
+        kind = {key: value for key, value in {**other, **one}.items() if key == "type"}
+        return {**kind, "allOf": [one, other]}
 
     def _count(self, case: Case, schema: Any) -> None:
         """Count the names that the next cases may copy; NoCasesError if they are too many."""

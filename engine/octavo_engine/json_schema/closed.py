@@ -12,6 +12,8 @@ from octavo_engine.json_schema.walk import changed_schema, only_lists, subschema
 
 _JOINS = frozenset({"allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"})
 _REFERS = frozenset({"$ref", "$dynamicRef", "anyOf", "oneOf"})
+_PLAIN = ("string", "number", "integer", "boolean", "null")
+"""The types of values that hold no others."""
 _OF_OBJECTS = frozenset(
     {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"}
 )
@@ -35,7 +37,8 @@ def joins_schemas(schema: Any) -> bool:
 
 def _joins(schema: Mapping[str, Any]) -> bool:
     """Return True if other schemas may hold for the objects of this one."""
-    if schema.get("type") == "string":
+    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    if all(kind in _PLAIN for kind in kinds):
         return False
     refers = schema.keys() & _REFERS
     return bool(schema.keys() & _JOINS) or len(refers) > 1 or bool(refers and schema.keys() & _OF_OBJECTS)
