@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from octavo_engine.model.families.deepseek import DEFAULTS, read_by_type
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.mixtures import with_types
+from octavo_engine.model.families.moe_layer_freq import with_types
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ModelSpec, MoESpec
 

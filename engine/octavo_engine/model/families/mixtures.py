@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from octavo_engine.model.families import reading
@@ -99,20 +98,6 @@ def by_type(fields: Fields, moe: MoESpec, first_dense: int, **values: Any) -> Ca
     types = layer_types(fields, first_dense)
     dense = reading.mlp(fields, **values) if "dense" in types else None
     return lambda layer: dense if dense is not None and types[layer] == "dense" else moe
-
-
-def with_types(fields: Fields) -> Fields:
-    """Return `fields` with `mlp_layer_types`; published files have `first_k_dense_replace` and `moe_layer_freq`."""
-    if fields.has("mlp_layer_types"):
-        return fields
-    count, first = reading.num_layers(fields), fields.integer("first_k_dense_replace", 0, 1 << 16)
-    if isinstance(fields.values.get("moe_layer_freq"), list):
-        sparse = [each != 0 for each in fields.integers("moe_layer_freq")]
-    else:
-        every = fields.integer("moe_layer_freq", 1, 1 << 16, default=1)
-        sparse = [layer % every == 0 for layer in range(count)]
-    types = ["sparse" if layer >= first and each else "dense" for layer, each in enumerate(sparse)]
-    return replace(fields, values={**fields.values, "mlp_layer_types": types})
 
 
 def layer_types(fields: Fields, first_dense: int) -> list[str]:
