@@ -23,9 +23,7 @@ _HEADS = ("ForCausalLM", "LMHeadModel")
 
 def family_without_head(architecture: str, families: Mapping[str, Family]) -> Family | None:
     """Return the family of a class without its head, such as Qwen3Model; None if there is none."""
-    for ending in (_CLASSIFYING, _EMBEDDING):
-        if not architecture.endswith(ending):
-            continue
+    for ending in filter(architecture.endswith, (_CLASSIFYING, _EMBEDDING)):
         stem = architecture.removesuffix(ending)
         names = (f"{prefix}{head}" for prefix in (stem, stem.removesuffix("Text")) for head in _HEADS)
         if (family := next((families[name] for name in names if name in families), None)) is None:
