@@ -137,9 +137,8 @@ class Accounts:
         It may at most double the step's time (`doubling_tokens`), so that a request that arrives during the step waits
         at most twice as long, and it never gets more than its share of the budget, beyond LEFTOVER.
         """
-        if light_tokens:
-            return LEFTOVER
-        return max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
+        alone = max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
+        return LEFTOVER if light_tokens else alone
 
     def reserve(self, tenant: str) -> float:
         """Return the part of --max-num-seqs and of memory that a heavy tenant's new request must leave free."""

@@ -145,8 +145,6 @@ class Planner:
 
     def _admit(self, builder: StepBuilder, now: float, over_share: set[str], longest: int) -> None:
         """Admit waiting requests while there is room, but none of the tenants in `over_share` or of a longer prompt."""
-        if not self.policy.waiting:
-            return
         admissions = AdmissionRound(self.policy, self.settings.max_skips, now, over_share)
         while builder.budget > 0 and (state := admissions.next()) is not None:
             if self._prompt_limit(state, builder) <= 0:

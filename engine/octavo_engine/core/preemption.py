@@ -16,9 +16,8 @@ Gain = Callable[[RequestState], Sequence[int]]
 """Blocks of each KV group that would become available if the request freed its own."""
 
 
-def choose_victim(candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: int) -> RequestState:
-    """Return the request to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
-    requests = list(candidates)
+def choose_victim(requests: Sequence[RequestState], importance: Importance, gain: Gain, needed: int) -> RequestState:
+    """Return the request to preempt when `needed` blocks of some group are missing; ValueError without requests."""
     least = max(map(importance, requests))
     ordered = sorted((state for state in requests if importance(state) == least), key=_loss)
     return next((state for state in ordered if min(gain(state)) >= needed), ordered[0])

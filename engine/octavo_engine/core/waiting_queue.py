@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
+from heapq import heappop, heapreplace
+from math import inf
 
 from octavo_engine.core.fairness import Accounts
 from octavo_engine.core.request_state import RequestState
@@ -24,6 +26,7 @@ class WaitingQueue:
         self._accounts = accounts
         self._by_priority: dict[int, dict[str, deque[RequestState]]] = {}
         self._length = 0
+        self._turns: list[tuple[int, float, int, str]] | None = None  # the heap of `next`
 
     def __len__(self) -> int:
         return self._length
@@ -48,35 +51,44 @@ class WaitingQueue:
         requests = queues.setdefault(state.tenant, deque())
         requests.insert(0 if first else len(requests), state)
         self._length += 1
+        self._turns = None
 
     def remove(self, state: RequestState) -> None:
         """Remove a request from the queue."""
         priority = self.priority(state)
         queues = self._by_priority[priority]
-        requests = queues[state.tenant]
-        requests.remove(state)
-        if not requests:
+        queues[state.tenant].remove(state)
+        if not queues[state.tenant]:
             del queues[state.tenant]
         if not queues:
             del self._by_priority[priority]
         self._length -= 1
 
     def order(self, now: float) -> list[int]:
-        """Return the priorities in the order in which they are served now."""
+        """Begin a step's turns; return the priorities in the order in which they are served now."""
+        self._turns = None
         return sorted(self._by_priority, key=lambda priority: self._rank(priority, self._by_priority[priority], now))
 
     def next(
         self, order: list[int], blocked: Callable[[RequestState], bool], over_share: Container[str] = ()
     ) -> RequestState | None:
-        """Return the next request in turn that is not `blocked` and whose tenant is not in `over_share`, or None."""
-        for priority in order:
-            heads = [
-                head
-                for tenant, requests in self._by_priority.get(priority, {}).items()
-                if tenant not in over_share and (head := _head(requests, blocked)) is not None
-            ]
-            if heads:
-                return min(heads, key=lambda head: self._accounts.place(head, _cost(head)))
+        """Return the next request in turn that is not `blocked` and whose tenant is not in `over_share`, or None.
+
+        Thousands of tenants may have a turn in one step, so they are in a heap. Until `order` is called again, only the
+        tenant that was next gets another place, and what is `blocked` or in `over_share` stays so.
+        """
+        if self._turns is None:
+            tenants = [(rank, each) for rank, level in enumerate(order) for each in self._by_priority.get(level, ())]
+            self._turns = [(rank, -inf, number, tenant) for number, (rank, tenant) in enumerate(tenants)]
+        while self._turns:
+            rank, place, number, tenant = self._turns[0]
+            requests = self._by_priority.get(order[rank], {}).get(tenant, deque())
+            if tenant in over_share or (head := _head(requests, blocked)) is None:
+                heappop(self._turns)
+            elif place == (its_place := self._accounts.place(head, _cost(head))):
+                return head
+            else:
+                heapreplace(self._turns, (rank, its_place, number, tenant))
         return None
 
     def take(self, state: RequestState) -> None:

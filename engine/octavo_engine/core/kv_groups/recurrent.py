@@ -34,9 +34,8 @@ class RecurrentMemory(GroupMemory):
 
     def capacity(self, table: list[int], computed: int) -> int:
         """Return the token count of the next block boundary, where a snapshot may be saved."""
-        if not table or self.pool.must_copy(table[0]):
-            return computed
-        return -(-computed // self.block_size) * self.block_size
+        boundary = -(-computed // self.block_size) * self.block_size
+        return computed if not table or self.pool.must_copy(table[0]) else boundary
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """Return the numbers of leading blocks after which there is a snapshot, and 0."""
@@ -55,13 +54,7 @@ class RecurrentMemory(GroupMemory):
                 self.pool.cache.cool(hashes[first - 1])
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
-        return computed == parent_computed  # the parent has no earlier state
-
-    def fork(self, table: list[int], computed: int) -> list[int]:
-        """Return a table with the parent's state; the first of the two requests that goes on copies it."""
-        for block in table:
-            self.pool.share(block)
-        return list(table)
+        return computed == parent_computed  # no earlier state; the first of both to go on copies it
 
     def restore(self, table: list[int], entries: dict[int, int]) -> list[tuple[int, int]]:
         """Take a block for the swapped-out state, in place of a matched snapshot, which is older."""
