@@ -96,6 +96,7 @@ class Accounts:
     def generated(self, tenant: str, tokens: int) -> None:
         """Charge a tenant for tokens of its answers: as served, and in its use."""
         self._accounts[tenant].served += tokens / self._accounts[tenant].weight
+        self._turn += tokens / self._weights
         self.computed(tenant, tokens)
 
     def computed(self, tenant: str, tokens: int) -> None:
