@@ -500,6 +500,17 @@ def test_what_gpt_neox_calls_its_rope(tmp_path: Path) -> None:
     assert rope(rope_parameters=said) == rope(rope_parameters=said, rope_scaling=said) == RopeSpec(300.0, rotary_dim=8)
 
 
+def test_a_plan_computes_no_table_of_positions(tmp_path: Path) -> None:
+    """config.json may claim a context for which the table would take more memory than there is."""
+    longest = 1 << 20
+    changes = {**FOUR, "is_decoder": True, "max_position_embeddings": longest}
+    specs = [spec_of(tmp_path, architecture, **changes) for architecture in ("RoFormerForCausalLM", "XGLMForCausalLM")]
+    with peak_memory() as peak:
+        for spec in specs:
+            make_blueprint(spec, torch.float32, Shard())
+    assert peak.bytes < longest
+
+
 def test_sines_that_a_roformer_checkpoint_does_not_hold_are_computed(tmp_path: Path) -> None:
     """The case `roformer` has stored ones, which differ from those."""
     import transformers

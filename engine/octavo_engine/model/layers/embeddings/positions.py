@@ -27,10 +27,10 @@ class PositionTable(nn.Module):
         self.spec = spec.positions or PositionSpec()
         rows = self.spec.rows or spec.max_position + self.spec.offset
         if self.spec.sinusoidal:
-            table = sinusoids(rows, size, whole_range=self.spec.whole_range)
+            table = sinusoids(rows, size, options.device, whole_range=self.spec.whole_range)
             if self.spec.zero_row is not None:
                 table[self.spec.zero_row : self.spec.zero_row + 1] = 0
-            self.register_buffer("weight", table.to(options.device, options.dtype), persistent=False)
+            self.register_buffer("weight", table.to(options.dtype), persistent=False)
         else:
             self.weight = parameter(rows, size, dtype=options.dtype, device=options.device)
 
@@ -57,13 +57,13 @@ def _counted(positions: Tensor, counts: Tensor, otherwise: int) -> Tensor:
     return torch.where(counts, ends - before - 1, otherwise)
 
 
-def sinusoids(rows: int, size: int, *, whole_range: bool) -> Tensor:
-    """Return sines of falling frequencies, then their cosines, and a zero if `size` is odd: float32 [rows, size], CPU.
+def sinusoids(rows: int, size: int, device: torch.device, *, whole_range: bool) -> Tensor:
+    """Return sines of falling frequencies, then their cosines, and a zero if `size` is odd: float32 [rows, size].
 
     Frequencies fall from 1 to 1 / 10000, as in tensor2tensor and fairseq, or stop one step before, as in the paper.
     """
     half = size // 2
-    steps = torch.arange(half, dtype=torch.float32, device="cpu")
+    steps = torch.arange(half, dtype=torch.float32, device=device)
     frequencies = torch.exp(steps * -(math.log(10000) / (half - whole_range)))
-    angles = torch.arange(rows, dtype=torch.float32, device="cpu")[:, None] * frequencies
+    angles = torch.arange(rows, dtype=torch.float32, device=device)[:, None] * frequencies
     return F.pad(torch.cat((angles.sin(), angles.cos()), dim=1), (0, size % 2))

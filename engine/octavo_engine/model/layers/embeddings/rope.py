@@ -149,8 +149,8 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("long_inv_freq", frequencies, persistent=False)
         table = None
         if rope is not None and rope.rows:
-            angles = torch.arange(rope.rows, dtype=torch.float32, device="cpu")[:, None] * rotating
-            table = torch.cat((angles.sin(), angles.cos()), dim=1).to(device)
+            angles = torch.arange(rope.rows, dtype=torch.float32, device=device)[:, None] * rotating.to(device)
+            table = torch.cat((angles.sin(), angles.cos()), dim=1)
         self.register_buffer("table", table, persistent=False)
         learnt = rope is not None and rope.learnt
         self.log_scales = parameter(self.rotating, dtype=torch.float32, device=device) if learnt else None
