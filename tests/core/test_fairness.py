@@ -353,6 +353,20 @@ def test_places_are_kept_for_keys_with_one_request_and_used_by_them() -> None:
     assert len(scheduler.running) == 64
 
 
+def test_two_keys_use_all_places_and_yield_one_to_a_user() -> None:
+    """Of few keys each has many places, so that one can be taken back: none is left empty for a user who may come."""
+    scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
+    for number in range(200):
+        add(scheduler, f"flood{number}", 5, max_tokens=90, tenant=f"key{number % 2}")
+    for number in range(40):
+        step(scheduler, device, number * 0.1)
+    assert len(scheduler.running) == 64
+    user = add(scheduler, "user", 5, max_tokens=9, tenant="user", arrival=4.0)
+    step(scheduler, device, 4.0)
+    step(scheduler, device, 4.1)
+    assert user.status is Status.RUNNING
+
+
 def test_one_key_may_run_as_many_requests_as_there_is_room_for() -> None:
     scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
     for number in range(80):

@@ -18,7 +18,7 @@ LEFTOVER = 8  # prefill tokens that even a heavy tenant gets in every step; on a
 _HALF_LIFE = 5.0  # seconds after which use counts half
 _FORGOTTEN = 10.0  # seconds after its last request for which a tenant still counts
 _LITTLE = QUANTUM  # tokens of recent use up to which no tenant is heavy
-_MOST_KEPT = 4  # running requests that are kept for tenants with a single request: one in 16, but at most these
+_MOST_KEPT = 4  # places kept for tenants with one request: a 16th of all, one for every 4 tenants, no more than these
 _RESERVE = 0.25  # the most of --max-num-seqs and of memory that a heavy tenant must leave free
 
 
@@ -147,5 +147,5 @@ class Accounts:
 
     def most_running(self, state: RequestState, limit: int) -> int:
         """Return how many of `limit` requests may run once a waiting one has begun."""
-        kept = min(_MOST_KEPT, limit // 16) if self.several and not self.asks_singly(state) else 0
+        kept = 0 if self.asks_singly(state) else min(_MOST_KEPT, limit // 16, len(self._accounts) // 4)
         return max(1, min(limit - kept, int(limit * (1 - self.reserve(state.tenant)))))
