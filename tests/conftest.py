@@ -1,8 +1,11 @@
 """Settings for all test processes, made before torch is imported."""
 
 import gc
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from octavo_engine.process_setup.openmp import sleep_soon
@@ -30,3 +33,17 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the interpreter's end free them too: libraries report what is left then."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """pytest's fixture, without what a garbage collection reports meanwhile of objects that an earlier test left."""
+    handler = caplog.handler
+    handler.addFilter(not_about_leftovers)
+    yield caplog
+    handler.removeFilter(not_about_leftovers)
+
+
+def not_about_leftovers(record: logging.LogRecord) -> bool:
+    """Whether a record is not one of those that asyncio logs when an object is freed that nobody closed."""
+    return record.name != "asyncio" or not record.getMessage().startswith(("Unclosed ", "Task was destroyed"))
