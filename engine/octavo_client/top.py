@@ -22,6 +22,7 @@ from octavo_client.errors import ClientError
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 _HEADER = ("SERVER", "RUNNING", "WAITING", "KV%", "TOK/S", "HIT%", "TTFT-P50", "TTFT-P95", "REJECTED")
 _TTFT = "octavo_time_to_first_token_seconds_bucket"
@@ -40,6 +41,8 @@ _WANTED = frozenset(
     }
 )
 _TIMEOUT = 5.0
+_TABLE_WIDTH = 80
+"""A narrower terminal has no room for a URL beside its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,22 @@ def table(servers: Sequence[Server]) -> Table:
     return made
 
 
+def stacked(servers: Sequence[Server]) -> Text:
+    """Return what a terminal of fewer than 80 columns shows: each URL on a line of its own, its numbers below it."""
+    from rich.text import Text
+
+    rows = [server.cells()[1:] for server in servers if not server.problem]
+    widths = [max(map(len, column)) for column in zip(_HEADER[1:], *rows, strict=True)]
+
+    def aligned(cells: Sequence[str]) -> str:
+        return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+    lines = [aligned(_HEADER[1:])]
+    for server in servers:
+        lines += [server.url, server.problem or aligned(server.cells()[1:])]
+    return Text("\n".join(lines))
+
+
 def line(cells: Sequence[str], width: int) -> str:
     """Return a row for a pipe, whose first cell is `width` characters wide."""
     return "  ".join((f"{cells[0]:<{width}}", *(f"{cell:>8}" for cell in cells[1:]))).rstrip()
@@ -219,7 +238,8 @@ def _show_table(servers: Sequence[Server], args: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the cursor is shown again
     with Live(auto_refresh=False) as live:
         for _ in _readings(servers, args):
-            live.update(table(servers), refresh=True)
+            show = stacked if live.console.width < _TABLE_WIDTH else table
+            live.update(show(servers), refresh=True)
 
 
 def run(args: argparse.Namespace) -> int:

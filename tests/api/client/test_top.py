@@ -85,16 +85,18 @@ def test_what_cannot_be_read_is_reported(server: Served, capsys: pytest.CaptureF
         top.run(parse(f"{server.url}/elsewhere", "--count", "1"))
 
 
-def test_a_terminal_gets_a_live_table(server: Served) -> None:
+@pytest.mark.parametrize("columns", ["60", "120"])
+def test_a_terminal_gets_a_live_table(server: Served, columns: str) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "octavo_engine.cli", "top", server.url, "--count", "2", "--interval", "0.1"]
-    with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}) as process:
+    with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": columns}) as process:
         os.close(theirs)
         shown = rest_of(ours).decode()
         assert process.wait(PATIENCE) == 0
     os.close(ours)
     assert "\x1b[1A" in shown  # drawn over the first one
     assert ESCAPES.sub("", shown).count(server.url) >= 2
+    assert "REJECTED" in shown
 
 
 def test_a_terminal_has_its_cursor_again_after_sigterm(server: Served) -> None:
@@ -127,6 +129,20 @@ def test_a_narrow_terminal_breaks_only_urls() -> None:
     head, *rows = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert head.split() == list(top._HEADER)
     assert "".join(row.split()[0] for row in rows) == server.url
+
+
+def test_sixty_columns_have_every_figure_and_every_url_in_full() -> None:
+    console = Console(file=StringIO(), width=60)
+    server = Server("http://inference.example.com:8000", window=10.0)
+    server.take(reading(0.0))
+    away = Server("http://127.0.0.1:8001", window=10.0, problem="no answer: Connection refused")
+    console.print(top.stacked([server, away]))
+    head, *rows = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert head.split() == list(top._HEADER[1:])
+    assert rows[0] == server.url
+    assert rows[1].split() == ["0", "0", "0", "-", "-", "-", "-", "0"]
+    assert len(rows[1]) == len(head) <= 60
+    assert rows[2:] == [away.url, away.problem]
 
 
 def test_a_server_that_does_not_answer_leaves_the_others_their_row() -> None:
