@@ -38,9 +38,9 @@ def say(line: str) -> None:
 
 
 def ask(client: OpenAI, question: str) -> Answer:
-    """Stream one chat answer to the terminal, and return its figures."""
+    """Stream one chat answer to the terminal, after the question, and return its figures; OpenAIError without one."""
     model = client.models.list().data[0].id
-    print(f"\nyou:     {question}", flush=True)
+    say("sends a question with the openai SDK")
     started = time.perf_counter()
     first, usage = None, None
     with client.chat.completions.create(
@@ -55,9 +55,9 @@ def ask(client: OpenAI, question: str) -> Answer:
         for chunk in stream:
             usage = chunk.usage or usage
             if chunk.choices and chunk.choices[0].delta.content:
-                if first is None:  # printed only now, since the engine logs the request first
+                if first is None:  # nothing is printed before, as the engine's log lines would come in between
                     first = time.perf_counter()
-                    print(f"{model}: ", end="")
+                    print(f"\nyou:     {question}\n{model}: ", end="")
                 print(chunk.choices[0].delta.content, end="", flush=True)
     print("\n")
     ended = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,10 +11,15 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
+
+from demo.__main__ import ask
 
 ROOT = Path(__file__).parent.parent.parent
 UNUSABLE_PROXY = {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
@@ -94,6 +100,21 @@ def test_a_newcomer_sees_an_answer_and_its_figures(scratch: Path) -> None:
     for figure in ("time to first token", "tokens/s", "endpoint http://127.0.0.1:"):
         assert figure in demo.output
     assert_nothing_left(demo, family, before)
+
+
+def test_what_the_engine_logs_of_a_request_is_above_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+    def create(**_: Any) -> Any:
+        print("a log line")
+        chunk = {"choices": [{"delta": {"content": "Paris."}}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+        return nullcontext([json.loads(json.dumps(chunk), object_hook=lambda each: SimpleNamespace(**each))])
+
+    completions = SimpleNamespace(completions=SimpleNamespace(create=create))
+    models = SimpleNamespace(list=lambda: SimpleNamespace(data=[SimpleNamespace(id="smollm2")]))
+    answer = ask(cast("Any", SimpleNamespace(models=models, chat=completions)), "What is the capital of France?")
+    assert (answer.prompt_tokens, answer.tokens) == (3, 2)
+    assert capsys.readouterr().out.partition("a log line\n")[2] == (
+        "\nyou:     What is the capital of France?\nsmollm2: Paris.\n\n"
+    )
 
 
 @pytest.mark.parametrize(
