@@ -171,10 +171,14 @@ def serve(
     priorities: bool = False,
     program: Sequence[str] = PROGRAM,
     tracing: Tracing | None = None,
+    port: int = 0,
     **config: Any,
 ) -> Iterator[Served]:
-    """Start a server with these settings of ServerConfig, and this program as its text workers."""
-    listener = bind("127.0.0.1", 0)
+    """Start a server with these settings of ServerConfig, and this program as its text workers.
+
+    `port` 0 is any free one.
+    """
+    listener = bind("127.0.0.1", port)
     setup = ServerSetup(load=load, priorities=priorities, program=program, tracing=tracing)
     served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, setup)
     served.start()

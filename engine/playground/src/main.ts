@@ -1,5 +1,5 @@
 // The page: one or two columns that get the same message, and what is common to both.
-import { type ChatRequest, models, Refusal, savedKey, saveKey } from "./api";
+import { type ChatRequest, type Model, models, Refusal, savedKey, saveKey } from "./api";
 import { Column } from "./column";
 import { difference } from "./difference";
 import { element, get } from "./element";
@@ -20,6 +20,7 @@ const buttons = {
 };
 const session = restore();
 let listing = 0; // the newest call of listModels
+let reached = true; // whether the engine answered when it was last asked for its load
 const both = [new Column("A", session.columns[0], listAgain), new Column("B", session.columns[1], listAgain)] as const;
 
 const shown = (): Column[] => (compare.checked ? [...both] : [both[0]]);
@@ -112,33 +113,45 @@ function requestsAndResponses(): string {
   return parts.join("\n\n");
 }
 
-function refreshLoad(): void {
-  if (!document.hidden) load().then(showLoad, () => showLoad("the engine does not answer"));
+async function refreshLoad(): Promise<void> {
+  if (document.hidden) return;
+  const text = await load().catch(() => null);
+  showLoad(text ?? `the engine does not answer; it is asked again every ${LOAD_MS / 1000} s`);
+  const returned = text !== null && !reached;
+  reached = text !== null;
+  if (returned) void listModels("The engine answers again."); // perhaps it was restarted with another model
 }
 
-async function listModels(): Promise<void> {
+/** Lists the models, again and again until the engine has them; then shows `news`. */
+async function listModels(news = ""): Promise<void> {
   const call = ++listing;
   try {
     const there = await models();
     if (call !== listing) return; // a newer call has asked since, perhaps with another key
-    for (const column of both) column.listModels(there);
+    const gone = replaced(there);
     showDefaults(there[0]?.default_sampling_params ?? {});
     askForKey(false);
-    say(unanswered() ? "Your last question has no answer yet: Regenerate asks it again." : "");
+    const left = unanswered() ? "Your last question has no answer yet: Regenerate asks it again." : "";
+    say([news, gone, left].filter(Boolean).join(" "));
   } catch (error) {
     if (call !== listing) return;
     explain(error);
     const wrongKey = error instanceof Refusal && error.status === 401;
-    if (!wrongKey) setTimeout(() => void listModels(), RETRY_MS); // it is loading, or it restarts
+    if (!wrongKey) setTimeout(() => void listModels(news), RETRY_MS); // it is loading, or it restarts
   }
+}
+
+/** Lists these models in both columns. Returns a notice if a model that was selected is no longer there, else "". */
+function replaced(there: Model[]): string {
+  const gone = new Set(both.map((column) => column.listModels(there)).filter(Boolean));
+  return gone.size ? `No longer loaded: ${[...gone].join(", ")}. ${there[0]?.id} is selected instead.` : "";
 }
 
 /** Adapters come and go while the page is open. An engine that does not answer now is reported elsewhere. */
 async function listAgain(): Promise<void> {
   const there = await models().catch(() => null);
-  const gone = new Set(there ? both.map((column) => column.listModels(there)) : []);
-  gone.delete("");
-  if (there && gone.size) say(`No longer loaded: ${[...gone].join(", ")}. ${there[0]?.id} is selected instead.`);
+  const gone = there ? replaced(there) : "";
+  if (gone) say(gone);
 }
 
 function copy(write: (body: ChatRequest, url: string) => string): void {
@@ -202,5 +215,5 @@ write(session.settings);
 listen();
 update();
 void listModels();
-refreshLoad();
-setInterval(refreshLoad, LOAD_MS);
+void refreshLoad();
+setInterval(() => void refreshLoad(), LOAD_MS);

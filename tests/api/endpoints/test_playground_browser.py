@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,9 +16,10 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
+from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.real_server import RealServer
 from tests.api.scripted_engine import READY
-from tests.api.served import Served
+from tests.api.served import Served, serve
 from tests.browser import browser
 
 AXE = Path(__file__).parents[3] / "engine" / "playground" / "node_modules" / "axe-core" / "axe.min.js"
@@ -615,7 +617,7 @@ def test_an_answer_that_breaks_off_keeps_what_came_and_says_so(
         )
     else:
         context.set_offline(True)
-        expect(page.get_by_label("Load of the engine")).to_have_text("the engine does not answer")
+        expect(page.get_by_label("Load of the engine")).to_contain_text("the engine does not answer")
     ask(page, "Count.")
     notice = "The engine cannot be reached: the connection ended" if end == "closed" else "The engine cannot be reached"
     expect(page.get_by_role("status")).to_contain_text(notice)
@@ -626,6 +628,32 @@ def test_an_answer_that_breaks_off_keeps_what_came_and_says_so(
     page.get_by_role("button", name="Regenerate").click()
     expect(page.get_by_role("article", name="Model")).to_have_text("all of it")
     expect(page.get_by_role("status")).to_be_empty()
+
+
+def test_a_page_whose_engine_is_restarted_says_so_and_goes_on_by_itself(
+    tokenizer: Tokenizer, context: BrowserContext
+) -> None:
+    with socket.socket() as kept:  # the port stays taken while no server has it, so that no other program gets it
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+        with serve(tokenizer, port=port) as before:
+            page = opened(context, before.url)
+            expect(page.get_by_label("Model A")).to_have_value("smollm2")
+        load = page.get_by_label("Load of the engine")
+        expect(load).to_have_text("the engine does not answer; it is asked again every 5 s")
+        ask(page, "Hello")
+        expect(page.get_by_role("status")).to_contain_text("The engine cannot be reached")
+        with serve(tokenizer, port=port, served_model_name=["other"]) as after:
+            after.play("Here again.")
+            expect(page.get_by_role("status")).to_have_text(
+                "The engine answers again. No longer loaded: smollm2. other is selected instead. "
+                "Your last question has no answer yet: Regenerate asks it again."
+            )
+            expect(load).to_contain_text("0 running")
+            page.get_by_role("button", name="Regenerate").click()
+            expect(page.get_by_role("article", name="Model")).to_have_text("Here again.")
+            assert after.engine.requests
 
 
 def test_each_tab_keeps_its_own_conversation(server: Served, context: BrowserContext) -> None:
