@@ -216,7 +216,7 @@ def test_a_pair_that_is_too_long_is_refused_before_the_next_is_tokenized(start: 
     tokenizer = Mock(wraps=server.tokenizer, most_characters=None)
     model = LoadedModel(server.serving.model().info, tokenizer)
     body = {"query": "a " * model.info.max_model_len, "documents": ["b"] * 100}
-    with pytest.raises(APIError, match="this model's context is"):
+    with pytest.raises(APIError, match="this model's maximum context length is"):
         prepare_pooled.rerank(model, json.dumps(body).encode())
     assert tokenizer.encode_pair.call_count == 1
 

@@ -314,10 +314,11 @@ def test_unknown_model(server: Served) -> None:
 
 
 def test_context_length_says_by_how_much(server: Served) -> None:
+    """LiteLLM raises its ContextWindowExceededError, to which programs react, only for OpenAI's words, not its code."""
     with pytest.raises(openai.BadRequestError) as caught:
         server.openai().completions.create(model="smollm2", prompt=[5] * 500, max_tokens=20)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
-    assert "512 tokens" in caught.value.message
+    assert "this model's maximum context length is 512 tokens" in caught.value.message
     assert "by 8" in caught.value.message
     answer = server.http.post(CHAT, json={"messages": [{"role": "user", "content": "x " * 600}]})
     assert check_shape(answer)["code"] == "context_length_exceeded"
@@ -355,7 +356,7 @@ def test_characters_say_what_cannot_fit_where_no_byte_is_dropped(monkeypatch: py
     assert len(encode_text(model, "x" * 2000, False, "prompt", keep=512)) == 512
     assert len(encode_text(model, "x" * 1024, False, "prompt")) == 1024, "two bytes spell a token at most"
     monkeypatch.setattr(Tokenizer, "encode", None)  # such a text is not tokenized
-    with pytest.raises(APIError, match="a text of 1025 characters cannot fit into this model's context of 512 tokens"):
+    with pytest.raises(APIError, match="length is 512 tokens, into which a text of 1025 characters cannot fit"):
         encode_text(model, "x" * 1025, False, "prompt")
 
 

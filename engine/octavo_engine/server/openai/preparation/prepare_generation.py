@@ -14,6 +14,7 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies.field_types import MAX_SEQUENCES
+from octavo_engine.server.openai.preparation.prompts import beyond_context
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest, TextOptions
@@ -230,12 +231,11 @@ def answer_length(requested: int | None, default: int | None, longest_prompt: in
     if max_tokens > room or (room < 1 and requested != 0):
         answer = 0 if requested == 0 else max(max_tokens, 1)
         need = longest_prompt + answer
-        raise APIError(
-            400,
-            f"this model's context is {info.max_model_len} tokens; {longest_prompt} in the prompt and "
-            f"{answer} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
-            f"{need - info.max_model_len} (or serve with a larger --max-model-len, if the model allows it)",
-            param=param,
-            code="context_length_exceeded",
+        raise beyond_context(
+            info.max_model_len,
+            f"; {longest_prompt} in the prompt and {answer} for the answer make {need}. Shorten the prompt or ask for "
+            f"fewer tokens by {need - info.max_model_len} (or serve with a larger --max-model-len, if the model allows "
+            "it)",
+            param,
         )
     return max_tokens

@@ -86,8 +86,7 @@ def encode_prompt(
         check_text(model, text, param)
         first = len(model.tokenizer.encode(text[:begin], add_special_tokens))
         if first > longest + _SPARE_TOKENS:
-            message = f"this model's context is {longest} tokens, and the first {begin} characters alone have {first}"
-            raise APIError(400, message, param=param, code="context_length_exceeded")
+            raise beyond_context(longest, f", and the first {begin} characters alone have {first}", param)
     return encode_text(model, text, add_special_tokens, param, keep, continued=continued)
 
 
@@ -118,10 +117,21 @@ def _most_characters(model: LoadedModel) -> int:
 
 def _too_long(model: LoadedModel, length: int, param: str) -> APIError:
     longest = model.info.max_model_len
-    message = f"a text of {length} characters cannot fit into this model's context of {longest} tokens"
+    reason = f", into which a text of {length} characters cannot fit"
     if model.tokenizer.most_characters is None:
         limit = _most_characters(model)
-        message = f"a text of {length} characters is too long: with this model's tokenizer at most {limit} are read"
+        reason = (
+            f", and a text of {length} characters is too long: with this model's tokenizer at most {limit} are read"
+        )
+    return beyond_context(longest, reason, param)
+
+
+def beyond_context(longest: int, reason: str, param: str) -> APIError:
+    """Return the error of a request for more than the context's `longest` tokens; `reason` ends its first sentence.
+
+    It begins as OpenAI's does, since LiteLLM, and frameworks that use it, know it by these words and not by its code.
+    """
+    message = f"this model's maximum context length is {longest} tokens{reason}"
     return APIError(400, message, param=param, code="context_length_exceeded")
 
 
