@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
+from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
@@ -23,6 +23,7 @@ from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup.start_engine import LoadProgress, start_engine
 from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.process_setup.freed_memory import use_one_heap
 from octavo_engine.process_setup.signals import interrupt_waits
 from octavo_engine.request_checks import check_sampling

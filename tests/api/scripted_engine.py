@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo_engine.core.request import PromptOutput, Request, TokenLogprobs
+from octavo_engine.core.request import Request
 from octavo_engine.core.step import RequestOutput, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
 from octavo_engine.engine.info import AdapterInfo, EmbeddingInfo, EngineInfo
@@ -22,6 +22,7 @@ from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError
+from octavo_engine.model_outputs import PromptOutput, TokenLogprobs
 from octavo_engine.request_checks import check_sampling
 
 EOS = 2

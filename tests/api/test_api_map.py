@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.server.openai.answers.content_logprobs import content_logprobs
 from octavo_engine.text.logprobs import prompt_logprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer

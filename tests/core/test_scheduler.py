@@ -26,7 +26,7 @@ from simulation import (
 
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import FinishReason, TokenLogprobs
+from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
@@ -35,6 +35,7 @@ from octavo_engine.core.step_cost import FIRST_TOKENS
 from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.scheduler_stats import StatsReader
 from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.model_outputs import TokenLogprobs
 
 # Steps.
 

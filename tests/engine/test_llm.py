@@ -20,11 +20,11 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine import llm as llm_module
 from octavo_engine.cli import main
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.startup import resolved_config, start_engine
 from octavo_engine.errors import FORBIDDEN, ModelLoadError, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import worker
 from octavo_engine.runner.sampling.sampler import Sampled

@@ -88,8 +88,9 @@ class AdmissionPolicy:
         To preempt for its share, the waiting request must stay within its tenant's, or it would be preempted in turn. A
         request for which preemption has failed tries it only every few steps.
         """
-        seats = self._settings.max_num_seqs * self.accounts.share(waiting.tenant) if self.accounts.several else 0.0
-        if self._settings.policy != "priority" and seats < 1:  # the request alone would be more than its tenant's share
+        most = self._settings.max_num_seqs * self.accounts.share(waiting.tenant) if self.accounts.several else 0.0
+        # With a share of less than one place, the request alone would be more than its tenant's share.
+        if self._settings.policy != "priority" and most < 1:
             return []
         if waiting.preemption_failed and step % _TRY_EVERY:
             return []
@@ -117,8 +118,9 @@ class AdmissionRound:
 
     def next(self) -> RequestState | None:
         """Return the next request to try to admit; None if no more are to be tried in this step."""
-        ended = self._closed or len(self._blocked) >= _LOOK_AHEAD
-        return None if ended else self._policy.waiting.next(self._order, self._passes_over, self._over_share)
+        if self._closed or len(self._blocked) >= _LOOK_AHEAD:
+            return None
+        return self._policy.waiting.next(self._order, self._passes_over, self._over_share)
 
     def _passes_over(self, state: RequestState) -> bool:
         """Return True if this round skips a request: too few blocks are free, or its adapter is not ready."""

@@ -79,7 +79,7 @@ class BlockPool:
 
     def forget(self, digest: bytes, owner: str) -> None:
         """Remove the block under `digest` from the prefix cache if `owner` computed it, even while others use it."""
-        if (block := self.cache.get(digest)) is None or self.cache.known[block].owner != owner:
+        if (block := self.cache.get(digest)) is None or self.cache.owner(block) != owner:
             return
         if self._references[block] == 0:
             self.cache.touch(block)

@@ -60,7 +60,8 @@ class KVMemory:
 
     def take_operations(self) -> tuple[BlockOp, ...]:
         """Return the block operations that the next step performs before it computes; each is returned once."""
-        operations, self._operations[:] = tuple(self._operations), ()
+        operations = tuple(self._operations)
+        self._operations.clear()
         return operations
 
     def check_ever_fits(self, tokens: int) -> None:
@@ -166,8 +167,10 @@ class KVMemory:
 
     def cache_blocks(self, state: RequestState) -> None:
         """Put the request's full blocks into the prefix cache, as far as their tokens are known on the host."""
+        if not self.prefix_caching or (state.reserved and not self._all_kept):
+            return
         full = min(state.computed, len(state.token_ids)) // self.block_size
-        if full <= state.num_cached_blocks or not self.prefix_caching or (state.reserved and not self._all_kept):
+        if full <= state.num_cached_blocks:
             return
         hashes = extend_hashes(state, full, self.block_size)
         for group, table in zip(self.groups, state.block_tables, strict=True):

@@ -152,8 +152,7 @@ class Planner:
             elif state.prompt_len > longest and state.skipped < self.settings.max_skips:
                 admissions.blocked(state, may_run=True)
             elif not self._make_room(state, builder):
-                most_running = self.policy.accounts.most_running(state, self.limits.running_limit)
-                admissions.blocked(state, may_run=len(self.running) < most_running)
+                admissions.blocked(state, may_run=self._may_run(state))
             elif builder.can_read(state.computed):
                 self._start(state, builder, now)
                 admissions.admitted()
@@ -161,10 +160,14 @@ class Planner:
                 self.memory.free(state)
                 over_share.add(state.tenant)
 
+    def _may_run(self, state: RequestState) -> bool:
+        """Return True if a waiting request may run beside those that run now."""
+        return len(self.running) < self.policy.accounts.most_running(state, self.limits.running_limit)
+
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Give a waiting request its cached blocks if it can run (preempting if need be) or must not read yet."""
         running, unreserved = len(self.running), self.memory.unreserved
-        may_run = running < self.policy.accounts.most_running(state, self.limits.running_limit)
+        may_run = self._may_run(state)
         yielding = [] if may_run else self.policy.yielding_to(state, self.running, self._steps)
         if not (yielding or (may_run and self.policy.worth_trying(state, unreserved, running, self._steps))):
             return False
@@ -223,9 +226,10 @@ class Planner:
         state.computed_before = 0
         self.running.add(state)
         state.began = self._steps + 1
-        asked, row, length = state.request, state.row, state.prompt_len
-        more = asked.sampling, asked.pooled, asked.adapter, asked.second_text
-        builder.new_rows[state] = NewRow(row, state.request_id, tuple(state.token_ids), length, *more)
+        request = state.request
+        asked = request.sampling, request.pooled, request.adapter, request.second_text
+        row = NewRow(state.row, state.request_id, tuple(state.token_ids), state.prompt_len, *asked)
+        builder.new_rows[state] = row
         self._prefill(state, builder)
         builder.changes = [change for change in builder.changes if change.row != state.row]
         builder.changes += _full_tables(state)

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import takewhile
 
 from octavo_engine.core.eviction import POLICIES
 from octavo_engine.core.request import Request
@@ -73,6 +72,10 @@ class PrefixCache:
             self._block_of[digest] = block
             self.known[block] = _Known(digest, owner.request_id, owner.priority, wanted)
 
+    def owner(self, block: int) -> str:
+        """Return the id of the request that computed a cached block."""
+        return self.known[block].owner
+
     def found(self, block: int, priority: int) -> None:
         """Count a hit: a request of this `priority` begins to run with a cached block."""
         known = self.known[block]
@@ -112,8 +115,13 @@ class PrefixCache:
 
     def expire(self, now: float) -> list[int]:
         """Remove and return the blocks that were unused for longer than the time to live; they are the caller's."""
-        latest = now - (self._ttl or 0.0)
-        expired = [block for block, _ in takewhile(lambda entry: entry[1] <= latest, self._unused_since.items())]
+        if self._ttl is None:
+            return []
+        expired = []
+        for block, since in self._unused_since.items():
+            if since + self._ttl > now:
+                break
+            expired.append(block)
         for block in expired:
             self.touch(block)
             self.forget(block)

@@ -120,5 +120,6 @@ class RequestState:
     def output(self, error: str | None = None) -> RequestOutput:
         """Return an output for the request's client that has no token."""
         queued = 0.0 if self.scheduled_at is None else self.scheduled_at - self.arrival
-        end = self.finish_reason, self.stop_token, self.cached_tokens, queued, error
-        return RequestOutput(self.request_id, (), (), *end)
+        return RequestOutput(
+            self.request_id, (), (), self.finish_reason, self.stop_token, self.cached_tokens, queued, error
+        )

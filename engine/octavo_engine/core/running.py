@@ -50,7 +50,9 @@ class RunningRequests:
         """
         if sum(state.computed for state in self.decoding) <= context:
             return self.decoding
-        read, order, taken = defaultdict[str, float](float), dict[RequestState, float](), list[RequestState]()
+        read: dict[str, float] = defaultdict(float)  # by tenant, up to each request in turn
+        order: dict[RequestState, float] = {}
+        taken: list[RequestState] = []
         for state in self.decoding:
             read[state.tenant] += state.computed / state.request.weight
             order[state] = read[state.tenant] if order else 0.0

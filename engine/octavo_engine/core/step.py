@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from octavo_engine.core.request import FinishReason, PromptOutput, TokenLogprobs
+from octavo_engine.core.request import FinishReason
+from octavo_engine.model_outputs import PromptOutput, TokenLogprobs
 from octavo_engine.sampling_params import SamplingParams
 
 

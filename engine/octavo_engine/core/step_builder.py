@@ -67,8 +67,9 @@ class StepBuilder:
 
     def before(self, request: RequestState) -> int:
         """Return the number of a request's tokens that were computed before this plan."""
-        chunk = self.chunks.get(request)
-        return request.computed - (request in self.decoding) if chunk is None else chunk.start
+        if (chunk := self.chunks.get(request)) is not None:
+            return chunk.start
+        return request.computed - (request in self.decoding)
 
     @property
     def empty(self) -> bool:

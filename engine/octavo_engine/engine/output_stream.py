@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.model_outputs import TokenLogprobs
 
 _ALWAYS_ALLOWED = 64 << 10
 """Bytes of unread outputs that every stream may have: a reader that keeps up never has more, so it is never refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from octavo_engine.core.kv_groups.recurrent import RecurrentMemory
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
@@ -56,9 +57,10 @@ class SchedulerStats:
 def wasted_slots(memory: KVMemory, holding: Iterable[RequestState]) -> int:
     """Return the number of slots of used blocks that hold no token."""
     return sum(
-        group.unused_slots(table, state.computed)
+        max(0, len(table) * memory.block_size - state.computed)
         for state in holding
         for group, table in zip(memory.groups, state.block_tables, strict=True)
+        if not isinstance(group, RecurrentMemory)  # a state has no slots for tokens
     )
 
 

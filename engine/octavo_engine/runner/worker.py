@@ -16,10 +16,11 @@ from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.states import prepare_states
 from octavo_engine.attention.token_rows import prepare_rows
 from octavo_engine.capture import Capture
-from octavo_engine.core.request import FinishReason, TokenLogprobs
+from octavo_engine.core.request import FinishReason
 from octavo_engine.core.step import RowError, StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.adapter import AdapterWrite
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.runner.block_ops import run_block_ops
 from octavo_engine.runner.compare_graphs import graphs_match_eager
 from octavo_engine.runner.decodes import Decodes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.text.tokenizer import Tokenizer
 
 TokenName = Callable[[int], str]

@@ -17,9 +17,9 @@ from unittest.mock import Mock
 import pytest
 from starlette.types import Message
 
-from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.server.admission.auth import ANYONE, Key
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.admission.refusal import RefusedError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.text.logprobs import prompt_text_logprobs
 from tests.api.openai.test_chat import events
 from tests.api.served import Served

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from octavo_engine.core.request import FinishReason, TokenLogprobs
+from octavo_engine.core.request import FinishReason
 from octavo_engine.core.step import RowError, StepResult
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.runner.sampling.verify import accepted, verify_drafts
 
 

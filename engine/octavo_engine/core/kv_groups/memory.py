@@ -84,10 +84,6 @@ class GroupMemory:
         table += [self.pool.take(1)[0] if entry in entries else NO_BLOCK for entry in new]
         return [(entries[entry], table[entry]) for entry in new if entry in entries]
 
-    def unused_slots(self, table: list[int], computed: int) -> int:
-        """Return the number of held slots without a token."""
-        return max(0, len(table) * self.block_size - computed)
-
     def _copies(self, table: list[int], start: int) -> int:
         """Return 1 if the table has a block for the token at `start` that must be copied before a write, else 0."""
         index = start // self.block_size

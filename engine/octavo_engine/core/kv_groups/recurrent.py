@@ -34,8 +34,9 @@ class RecurrentMemory(GroupMemory):
 
     def capacity(self, table: list[int], computed: int) -> int:
         """Return the token count of the next block boundary, where a snapshot may be saved."""
-        boundary = -(-computed // self.block_size) * self.block_size
-        return computed if not table or self.pool.must_copy(table[0]) else boundary
+        if not table or self.pool.must_copy(table[0]):
+            return computed
+        return -(-computed // self.block_size) * self.block_size
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """Return the numbers of leading blocks after which there is a snapshot, and 0."""
@@ -61,6 +62,3 @@ class RecurrentMemory(GroupMemory):
         self.pool.free(table)
         table[:] = self.pool.take(1)
         return [(entries[0], table[0])]
-
-    def unused_slots(self, table: list[int], computed: int) -> int:
-        return 0  # a state has no slots for tokens

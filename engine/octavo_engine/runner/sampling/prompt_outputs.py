@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
-from octavo_engine.core.request import PromptOutput, TokenLogprobs
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model_outputs import PromptOutput, TokenLogprobs
 from octavo_engine.runner.device_copies import ToHost, to_device
 from octavo_engine.runner.sampling.sampler import token_logprobs
 from octavo_engine.runner.state_table import StateTable

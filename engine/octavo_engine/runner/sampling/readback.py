@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from octavo_engine.core.request import FinishReason, TokenLogprobs
+from octavo_engine.core.request import FinishReason
 from octavo_engine.core.step import RowError
 from octavo_engine.errors import FORBIDDEN
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.runner.device_copies import ToHost
 from octavo_engine.runner.sampling.sampler import LogprobTensors, Sampled
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RowError, StepResult
+from octavo_engine.model_outputs import TokenLogprobs
 
 
 def accepted(sampled: Sequence[int], drafts: Sequence[int]) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from octavo_engine.core.request import FinishReason, PromptOutput, Request, TokenLogprobs
+from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.model_outputs import PromptOutput, TokenLogprobs
 from octavo_engine.server.errors import APIError, shutting_down, unavailable
 from octavo_engine.server.generation.times import out_of_time
 from octavo_engine.server.preparation.prepared import TextOptions

@@ -18,8 +18,8 @@ from expert_adapters import StackedAdapter
 from reference import assert_same
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
-from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.llm import Completion
+from octavo_engine.model_outputs import TokenLogprobs
 
 _HYBRID = {
     "layer_types": ["linear_attention", "full_attention"],

@@ -23,13 +23,14 @@ from windowed import LAYERS, WINDOW, windowed
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.prefix_cache import extend_hashes
-from octavo_engine.core.request import Request, TokenLogprobs
+from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.engine.startup import resolved_config
 from octavo_engine.engine.startup.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.llm import Completion
 from octavo_engine.model.configuration.read_spec import read_spec
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.runner.memory.device_memory import DeviceMemory
 from octavo_engine.runner.memory.kv_blocks import WindowNeed
 from octavo_engine.runner.memory.memory_plan import MemoryLimits, MemoryNeed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.server.openai.answers.objects import ContentLogprob, TopLogprob
 from octavo_engine.text.logprobs import TokenName, clamp
 from octavo_engine.text.tokenizer import Tokenizer

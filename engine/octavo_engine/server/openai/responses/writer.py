@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.model_outputs import TokenLogprobs
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
 from octavo_engine.server.connections.sse import named_event
 from octavo_engine.server.errors import APIError
