@@ -56,6 +56,7 @@ from octavo_engine.errors import (
     ModelLoadError,
     OctavoError,
 )
+from octavo_engine.process_setup.signals import how_it_ended
 
 log = logging.getLogger("octavo.server")
 
@@ -292,7 +293,7 @@ class EngineClient:
         code = await self._process.wait()
         await asyncio.sleep(0.05)  # a last message may still be on its way
         if not self._stopping and self.state.failed is None:
-            self._fail(Failed(EngineDeadError.exit_code, _exit_message(code)))
+            self._fail(Failed(EngineDeadError.exit_code, f"the engine process {how_it_ended(code)}"))
         self.state.phase = "dead"
         self._settled.set()
         self._ended.set()
@@ -321,11 +322,3 @@ class EngineClient:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGKILL)
-
-
-def _exit_message(code: int) -> str:
-    if code >= 0:
-        return f"the engine process ended with exit code {code}"
-    name = signal.Signals(-code).name
-    hint = ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""
-    return f"the engine process was killed by {name}{hint}"

@@ -10,6 +10,20 @@ from collections.abc import Iterator
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _STANDARD_ERROR = 2
+_CAUSES = {
+    signal.SIGKILL: ", as the kernel does when memory runs out",
+    signal.SIGBUS: ", as the kernel does when a mapped file, such as the model's safetensors, is cut short, or when "
+    "shared memory (/dev/shm) is full",
+}
+"""What the kernel tells with these signals."""
+
+
+def how_it_ended(code: int) -> str:
+    """Return how a process with this `returncode` ended, in words that follow its name."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    number = signal.Signals(-code)
+    return f"was killed by {number.name}{_CAUSES.get(number, '')}"
 
 
 @contextlib.contextmanager

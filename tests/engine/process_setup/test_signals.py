@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from octavo_engine.process_setup.signals import ended_quietly
+from octavo_engine.process_setup.signals import ended_quietly, how_it_ended
 
 BEFORE = """
 import time
@@ -49,3 +49,11 @@ def test_an_error_leaves_the_handlers_as_they_were() -> None:
     with pytest.raises(ZeroDivisionError), ended_quietly():
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_the_end_of_a_process_is_told_with_its_likely_cause() -> None:
+    """A safetensors file is mapped into memory: the kernel ends a process that reads what was cut off."""
+    assert how_it_ended(3) == "ended with exit code 3"
+    assert how_it_ended(-signal.SIGTERM) == "was killed by SIGTERM"
+    assert how_it_ended(-signal.SIGKILL) == "was killed by SIGKILL, as the kernel does when memory runs out"
+    assert "safetensors, is cut short" in how_it_ended(-signal.SIGBUS)

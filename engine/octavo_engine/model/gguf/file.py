@@ -1,4 +1,4 @@
-"""Reads GGUF files: the header, with every size checked against the file, and dequantized tensors, part by part.
+"""Reads the headers of GGUF files, with every size checked against the file; rows.py reads the tensors.
 
 The format is llama.cpp's (ggml/docs/gguf.md), versions 2 and 3, little-endian. The `gguf` package's own reader takes
 seconds for a large vocabulary and trusts the counts in the file (an array that claims 2^60 numbers keeps it busy for
@@ -7,21 +7,18 @@ good), so the header is read here; the arithmetic of the quantized types is the 
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf.element_types import ELEMENT_TYPES
 from octavo_engine.model.gguf.restored import UNCHANGED, Restored
 from octavo_engine.model.model_file import open_file
-
-if TYPE_CHECKING:  # processes that only read a tokenizer do without numpy, whose import takes as long as reading it
-    import numpy as np
 
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -30,14 +27,13 @@ _LENGTH = struct.Struct("<Q")
 _ZEROS = bytes(1 << 20)
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
+_ALIGNMENT = 32
 _MAX_HEADER_BYTES = 256 << 20
+_BEGINNINGS = (8 << 20, 64 << 20)
+"""How much of a file is read for its header at first: nearly all have less than 8 MiB, with 262,144 tokens, too."""
 _MAX_PARTS = 4_000_000
 """The most parts of a header: keys, items of arrays, and tensors, each of which counts as _PARTS_OF_TENSOR items."""
 _PARTS_OF_TENSOR = 16
-_PIECE_ELEMENTS = 1 << 17
-"""The elements that are dequantized at once: enough to make few calls, and so few that malloc keeps the memory of each
-step for the next one. That of 1 << 20 elements goes back to the kernel again and again: SmolLM2 had 220,000 page faults
-instead of 9,000, and took a quarter more CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,33 +118,47 @@ def _identity(path: Path) -> _Identity | None:
 
 
 def _read(path: Path) -> GGUFFile:
+    """Read a header. The file is not mapped into memory: one that is cut short meanwhile would end the process."""
     try:
         with open_file(path) as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    try:
-        return _Parser(data, path, len(data)).file()
+            size = os.fstat(file.fileno()).st_size
+            found = _parse(file, path, size)
+            _check_end(file, found, size)
+    except OSError as error:
+        raise unreadable(path, error) from None
     except (struct.error, UnicodeDecodeError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not a complete GGUF file (its header is cut or broken: {error})") from None
+    return found
 
 
-def mapped(path: Path) -> np.memmap[Any, Any]:
-    """Return the bytes of the file at `path`, which are read when they are used; ModelLoadError if there are none.
-
-    A file may have been removed since its header was read.
-    """
-    import numpy as np
-
-    try:
-        with open_file(path) as file:
-            return np.memmap(file, mode="r", dtype=np.uint8)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+def _parse(file: BinaryIO, path: Path, size: int) -> GGUFFile:
+    """Return the header. Its size is not known before, so more of the file is read until that is enough."""
+    beginning = b""
+    for most in _BEGINNINGS:
+        beginning += file.read(most - len(beginning))
+        with suppress(struct.error):  # cut
+            return _Parser(memoryview(beginning), path, size).file()
+    beginning += file.read(_MAX_HEADER_BYTES - len(beginning))
+    return _Parser(memoryview(beginning), path, size).file()
 
 
-def _unreadable(path: Path, error: Exception) -> ModelLoadError:
-    return ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}")
+def _check_end(file: BinaryIO, found: GGUFFile, size: int) -> None:
+    """Raise ModelLoadError unless only padding follows the last tensor: otherwise two programs wrote the file."""
+    if not (end := max((tensor.start + tensor.num_bytes for tensor in found.tensors.values()), default=0)):
+        return
+    alignment = found.metadata.get("general.alignment", _ALIGNMENT)
+    file.seek(-(-end // alignment) * alignment)
+    while piece := file.read(len(_ZEROS)):
+        if piece != _ZEROS[: len(piece)]:  # zeros are padding to more than the format asks for
+            raise ModelLoadError(
+                f"{found.path}: damaged: its last tensor ends at byte {end}, but there are {size - end} bytes more; "
+                "fetch it again"
+            )
+
+
+def unreadable(path: Path, error: OSError) -> ModelLoadError:
+    """Return the error about a file that cannot be read."""
+    return ModelLoadError(f"{path}: cannot be read as a GGUF file: {error.strerror or error}")
 
 
 def has_header(beginning: bytes, size: int, name: str) -> bool:
@@ -185,12 +195,12 @@ class _Parser:
             key = self.string()
             metadata[key] = self.value(self.scalar("I"))
         infos = [self.tensor_info() for _ in range(tensor_count)]
-        alignment = metadata.get("general.alignment", 32)
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise ModelLoadError(f"{self.path}: general.alignment {alignment!r} is not a power of two")
         start = -(-self.offset // alignment) * alignment
         tensors = [self.place(name, shape, kind, start + offset) for name, shape, kind, offset in infos]
-        self.check_end(self.check_layout(tensors), alignment)
+        self.check_layout(tensors)
         return GGUFFile(self.path, metadata, {tensor.name: tensor for tensor in tensors})
 
     def scalar(self, code: str) -> Any:
@@ -285,8 +295,8 @@ class _Parser:
             )
         return GGUFTensor(name, shape, found.name, found.block_elements, found.block_bytes, start, size, self.path)
 
-    def check_layout(self, tensors: list[GGUFTensor]) -> int:
-        """Check that no tensor appears twice or overlaps another; returns the end of the last one, 0 if none."""
+    def check_layout(self, tensors: list[GGUFTensor]) -> None:
+        """Check that no tensor appears twice or overlaps another."""
         seen: set[str] = set()
         end, before = 0, ""
         for tensor in sorted(tensors, key=lambda tensor: tensor.start):
@@ -296,64 +306,3 @@ class _Parser:
                 raise ModelLoadError(f"{self.path}: tensors {before!r} and {tensor.name!r} overlap")
             seen.add(tensor.name)
             end, before = tensor.start + tensor.num_bytes, tensor.name
-        return end
-
-    def check_end(self, end: int, alignment: int) -> None:
-        """Raise ModelLoadError unless only padding follows the last tensor: otherwise two programs wrote the file."""
-        rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
-        if not _is_zero(rest):  # zeros are padding to more than the format asks for
-            raise ModelLoadError(
-                f"{self.path}: damaged: its last tensor ends at byte {end}, but there are {self.size - end} bytes "
-                "more; fetch it again"
-            )
-
-
-def _is_zero(data: memoryview) -> bool:
-    """Return True if all bytes are zero; files may be padded to gigabytes, each of which takes a regex 8 s."""
-    pieces = (bytes(data[begin : begin + len(_ZEROS)]) for begin in range(0, len(data), len(_ZEROS)))
-    return all(piece == _ZEROS[: len(piece)] for piece in pieces)
-
-
-def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows, of bounded size each, that together are [begin, end); a vector is one row."""
-    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-    end = rows if end is None else end
-    step = max(1, _PIECE_ELEMENTS * rows // tensor.num_elements)
-    for first in range(begin, end, step):
-        yield first, min(end, first + step)
-
-
-def row_bytes(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Return rows [first, last) of `tensor` in stored types, uint8 [last - first, bytes]; a vector is one row."""
-    import numpy as np
-
-    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-    stored: np.ndarray[Any, Any] = np.asarray(data[tensor.start : tensor.start + tensor.num_bytes]).reshape(rows, -1)
-    order = tensor.restored.rows
-    return stored[first:last] if order is None or rows == 1 else stored[order[first:last]]
-
-
-def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Return rows [first, last) of `tensor` as float32 [last - first, ...], with the checkpoint's values and order.
-
-    A vector is one row.
-    """
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    raw = row_bytes(data, tensor, first, last)
-    try:
-        # One long row: the package would otherwise go through the rows in groups of 16, many times slower.
-        values = dequantize(raw.reshape(1, -1), GGMLQuantizationType[tensor.type_name])
-    except NotImplementedError:
-        raise ModelLoadError(f"tensor {tensor.name!r}: elements of type {tensor.type_name} are not supported") from None
-    shape = (last - first, *tensor.shape[1:]) if len(tensor.shape) > 1 else tensor.shape
-    result: np.ndarray[Any, Any] = values.reshape(shape)
-    restored, order = tensor.restored, tensor.restored.rows
-    if order is not None and len(tensor.shape) == 1:
-        result = result[order]
-    if restored.columns is not None:
-        result = result[:, restored.columns]
-    if restored.values is not None:
-        result = restored.values(result)
-    return result if result.flags.writeable else result.copy()

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.gguf.file import GGUFFile, dequantize_rows, mapped
+from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.gguf.header import Header
+from octavo_engine.model.gguf.rows import TensorFile, dequantize_rows
 
 _SCALINGS = ("linear", "yarn")
 
@@ -59,4 +60,4 @@ def rope_factors(file: GGUFFile, name: str) -> list[float]:
     """Return a vector in the file; ModelLoadError if it is missing."""
     if (tensor := file.tensors.get(name)) is None:
         raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
-    return [float(value) for value in dequantize_rows(mapped(tensor.path), tensor, 0, 1).reshape(-1)]
+    return [float(value) for value in dequantize_rows(TensorFile(tensor.path), tensor, 0, 1).reshape(-1)]

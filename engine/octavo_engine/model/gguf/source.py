@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,15 +16,15 @@ from octavo_engine.model.checkpoint.source import Meter
 from octavo_engine.model.checkpoint.tensors import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.gguf.architectures import gguf_architecture
-from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, mapped, row_bytes, row_pieces
+from octavo_engine.model.gguf.file import GGUFTensor
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.names import named_tensors
 from octavo_engine.model.gguf.parts import read_model
 from octavo_engine.model.gguf.restored import UNCHANGED, Restored
+from octavo_engine.model.gguf.rows import TensorFile, dequantize_rows, row_bytes, row_pieces
 from octavo_engine.model.spec import ModelSpec
 
 _THREADS = 4
-_Memory = np.memmap[Any, Any]
 
 
 class GGUFSource:
@@ -62,12 +60,12 @@ class GGUFSource:
         for name in self._made.keys() & tensors.keys():
             for piece in tensors[name].pieces:
                 _put(name, piece, torch.from_numpy(self._made[name])[piece.part])
-        data = {tensor.path: mapped(tensor.path) for tensor in stored_tensors.values()}
+        files = {path: TensorFile(path) for path in {tensor.path for tensor in stored_tensors.values()}}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="dequantize") as pool:
             jobs = [
                 pool.submit(job)
                 for name, stored in stored_tensors.items()
-                for job in _jobs(data[stored.path], stored, tensors[name])
+                for job in _jobs(files[stored.path], stored, tensors[name])
             ]
             try:
                 for job in as_completed(jobs):
@@ -77,32 +75,32 @@ class GGUFSource:
                 raise
 
 
-def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
+def _jobs(file: TensorFile, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
     """Yield tasks that fill the pieces of one tensor; each returns the bytes that it has read."""
     if not all(piece.part for piece in tensor.pieces):  # one that takes the whole tensor, whatever its shape
-        yield from (partial(_fill_vector, data, stored, piece, stored.num_bytes) for piece in tensor.pieces)
+        yield from (partial(_fill_vector, file, stored, piece, stored.num_bytes) for piece in tensor.pieces)
         return
     rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
     stays_quantized = stored.type_name in tensor.types and stored.type_name not in FLOATS
     for piece in tensor.pieces:
         if len(stored.shape) == 1:  # a vector is one row of the file
             count = stored.num_bytes * (piece.part[0].stop - piece.part[0].start) // rows
-            yield partial(_fill_vector, data, stored, piece, count)
+            yield partial(_fill_vector, file, stored, piece, count)
             continue
         begin, end = piece.part[0].start, piece.part[0].stop
         for first, last in [(begin, end)] if tensor.at_once else row_pieces(stored, begin, end):
             count = stored.num_bytes * (last - first) // rows
-            yield partial(_fill_blocks if stays_quantized else _fill_rows, data, stored, piece, first, last, count)
+            yield partial(_fill_blocks if stays_quantized else _fill_rows, file, stored, piece, first, last, count)
 
 
-def _fill_vector(data: _Memory, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:
-    values = torch.from_numpy(dequantize_rows(data, stored, 0, 1))
+def _fill_vector(file: TensorFile, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:
+    values = torch.from_numpy(dequantize_rows(file, stored, 0, 1))
     _put(stored.name, piece, values[piece.part])
     return num_bytes
 
 
 def _fill_rows(
-    data: _Memory,
+    file: TensorFile,
     stored: GGUFTensor,
     piece: Piece,
     first: int,
@@ -110,13 +108,13 @@ def _fill_rows(
     num_bytes: int,
 ) -> int:
     """Fill rows [first, last) of the file's tensor; no other task writes these rows, even if they are reordered."""
-    values = torch.from_numpy(dequantize_rows(data, stored, first, last))
+    values = torch.from_numpy(dequantize_rows(file, stored, first, last))
     _put(stored.name, piece, values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
     return num_bytes
 
 
 def _fill_blocks(
-    data: _Memory,
+    file: TensorFile,
     stored: GGUFTensor,
     piece: Piece,
     first: int,
@@ -124,7 +122,7 @@ def _fill_blocks(
     num_bytes: int,
 ) -> int:
     """Fill rows [first, last) with blocks as stored, uint8 [rows, bytes]; ModelLoadError if the method refuses them."""
-    raw = torch.from_numpy(row_bytes(data, stored, first, last).copy())
+    raw = torch.from_numpy(row_bytes(file, stored, first, last))
     columns = piece.part[1]
     ends = (end // stored.block_elements * stored.block_bytes for end in (columns.start, columns.stop))
     _put(stored.name, piece, raw[:, slice(*ends)], first - piece.part[0].start)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from octavo_engine.errors import BY_EXIT_CODE, EngineDeadError, OctavoError
+from octavo_engine.process_setup.signals import how_it_ended
 from octavo_engine.runner.memory.device_memory import DeviceMemory
 from octavo_engine.runner.ranks.shm_queue import SharedMemoryQueue
 
@@ -128,9 +129,7 @@ class Ranks:
     def _error_of(self, rank: int, code: int) -> OctavoError:
         if (failure := self.queue.failure(rank)) is not None:
             return BY_EXIT_CODE.get(failure[0], EngineDeadError)(f"rank {rank} of {self.size}: {failure[1]}")
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
-        return EngineDeadError(f"rank {rank} of {self.size} {how}{hint}")
+        return EngineDeadError(f"rank {rank} of {self.size} {how_it_ended(code)}")
 
     def end(self) -> None:
         """Ask the ranks to end, which is quick unless something is wrong, and kill those that do not."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import gguf
 import numpy as np
@@ -27,16 +30,12 @@ from octavo_engine.model import footprint
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.gguf import file as gguf_file
 from octavo_engine.model.gguf.element_types import ELEMENT_TYPES, ElementType
-from octavo_engine.model.gguf.file import (
-    GGUFTensor,
-    dequantize_rows,
-    has_header,
-    headers_read_once,
-    read_gguf,
-    row_pieces,
-)
+from octavo_engine.model.gguf.file import GGUFTensor, has_header, headers_read_once, read_gguf
+from octavo_engine.model.gguf.restored import Restored
+from octavo_engine.model.gguf.rows import TensorFile, dequantize_rows, row_pieces
 from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
+from octavo_engine.model.model_file import open_file
 from octavo_engine.model.source import ModelFiles, resolve_model
 from tests.gguf_reading import quick_gguf
 
@@ -181,12 +180,12 @@ def dequantizable() -> list[Kind]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_pieces_are_what_the_library_makes_of_the_whole(kind, tmp_path, monkeypatch):
     """Every element type the library knows, over random bytes, cut into small pieces of rows."""
-    monkeypatch.setattr("octavo_engine.model.gguf.file._PIECE_ELEMENTS", 3000)
+    monkeypatch.setattr("octavo_engine.model.gguf.rows._PIECE_ELEMENTS", 3000)
     elements, size = GGML_QUANT_SIZES[kind]
     columns = max(1, 512 // elements)
     raw = np.random.default_rng(0).integers(0, 256, (21, columns * size), np.uint8)
     (tmp_path / "data").write_bytes(raw.tobytes())
-    data = np.memmap(tmp_path / "data", mode="r", dtype=np.uint8)
+    data = TensorFile(tmp_path / "data")
     tensor = GGUFTensor("t", (21, columns * elements), kind.name, elements, size, 0, raw.nbytes)
     pieces = list(row_pieces(tensor))
     assert len(pieces) > 1
@@ -328,7 +327,7 @@ def tensor(name: str, shape: list[int], kind: int = 0, offset: int = 0) -> bytes
 ARRAY, STRING, UINT8, UINT32 = 9, 8, 0, 4
 PADDING = bytes(4096)
 FILE_FAULTS = {
-    "empty": (b"", "cannot be read as a GGUF file"),
+    "empty": (b"", "does not begin with the letters GGUF"),
     "four bytes": (b"GGUF", "not a complete GGUF file"),
     "random": (bytes(i * 7919 % 251 for i in range(10_000)), "does not begin with the letters GGUF"),
     "a web page": (b"<!doctype html>" + PADDING, "does not begin with the letters GGUF"),
@@ -402,6 +401,46 @@ def test_a_cut_file(kept, small, tmp_path):
     path.write_bytes(raw[: int(len(raw) * kept)])
     with pytest.raises(ModelLoadError):
         load(path)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_an_error(small: Path, tmp_path: Path) -> None:
+    """A file mapped into memory would end the process with SIGBUS instead."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(small.read_bytes())
+    tensor = max(read_gguf(path).tensors.values(), key=lambda each: each.start)
+    file = TensorFile(path)
+    os.truncate(path, tensor.start + 10)
+    for stored in (tensor, replace(tensor, restored=Restored(rows=np.arange(tensor.shape[0])[::-1]))):
+        with pytest.raises(ModelLoadError, match=rf"model.gguf: was cut short while .* '{tensor.name}'"):
+            dequantize_rows(file, stored, 0, tensor.shape[0])
+
+
+def test_a_header_of_a_file_that_is_cut_while_it_is_read_is_an_error(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(small.read_bytes())
+
+    def opened_and_cut(path: Path) -> BinaryIO:
+        file = open_file(path)
+        size = os.fstat(file.fileno())
+        monkeypatch.setattr(gguf_file.os, "fstat", lambda _: size)
+        os.truncate(path, 100)
+        return file
+
+    monkeypatch.setattr(gguf_file, "open_file", opened_and_cut)
+    with pytest.raises(ModelLoadError, match=r"model.gguf: not a complete GGUF file"):
+        read_gguf(path)
+
+
+def test_a_header_larger_than_what_is_read_at_first(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_gguf(small)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(small.read_bytes())
+    monkeypatch.setattr(gguf_file, "_BEGINNINGS", (50, 500))
+    assert read_gguf(path).tensors == whole.tensors
 
 
 def test_strings_that_are_cut_anywhere_make_no_whole_header(tmp_path):

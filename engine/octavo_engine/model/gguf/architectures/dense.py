@@ -16,10 +16,10 @@ from octavo_engine.model.gguf.config_fields import (
     rms_epsilon,
     window_field,
 )
-from octavo_engine.model.gguf.file import dequantize_rows, mapped
 from octavo_engine.model.gguf.header import Header
 from octavo_engine.model.gguf.restored import Array
 from octavo_engine.model.gguf.rope import rope_parameters
+from octavo_engine.model.gguf.rows import TensorFile, dequantize_rows
 from octavo_engine.model.gguf.spec_changes import llama_names
 
 
@@ -100,7 +100,7 @@ def _qwen3_score(header: Header) -> dict[str, Array]:
         return {}
     if len(stored.shape) != 2 or stored.shape[0] != 2:
         raise ModelLoadError(f"{header.fields.origin}: 'cls.output.weight' of shape {list(stored.shape)} has no 2 rows")
-    yes, no = dequantize_rows(mapped(stored.path), stored, 0, 2)
+    yes, no = dequantize_rows(TensorFile(stored.path), stored, 0, 2)
     return {"score.weight": (yes - no)[None]}
 
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor, dequantize_rows, mapped
+from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor
 from octavo_engine.model.gguf.names import DENSE_TENSORS
+from octavo_engine.model.gguf.rows import TensorFile, dequantize_rows
 from octavo_engine.model.model_file import has_file
 
 _ACTIVATIONS = {
@@ -89,7 +90,7 @@ def _weights(module: DenseModule, device: torch.device) -> tuple[Tensor, Tensor 
         weight = torch.empty(module.outputs, module.inputs, device=device)
         return weight, torch.empty(module.outputs, device=device) if module.bias else None
     if (tensor := module.stored) is not None:
-        values = dequantize_rows(mapped(tensor.path), tensor, 0, module.outputs)
+        values = dequantize_rows(TensorFile(tensor.path), tensor, 0, module.outputs)
         return torch.from_numpy(values).to(device, torch.float32), None
     if not has_file(path):
         raise ModelLoadError(f"{path}: there is no such file; fetch the model again")
