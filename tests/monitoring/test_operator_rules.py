@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.build import HELM, ensure_built, program
 from tests.cluster.octavo import CHART
 from tests.monitoring.promtool import check, firing
+from tests.quick_yaml import load_all
 
 LEADER = 'namespace="system",pod="octavo-operator-1"'
 OTHER = 'namespace="system",pod="octavo-operator-2"'
@@ -44,7 +44,7 @@ def groups() -> list[dict[str, Any]]:
     ensure_built(print, (HELM,))
     helm = [str(program("helm")), "template", "octavo", str(CHART), "--namespace=system", "--kube-version=1.36.0"]
     done = subprocess.run([*helm, "--set=monitoring.enabled=Always"], capture_output=True, text=True, check=True)
-    (rule,) = [found for found in yaml.safe_load_all(done.stdout) if found["kind"] == "PrometheusRule"]
+    (rule,) = [found for found in load_all(done.stdout) if found["kind"] == "PrometheusRule"]
     return list(rule["spec"]["groups"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.observation.trimmed import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
-from tests.operator.bad_llmservices import GONE, VALID, merged
+from tests.operator.bad_llmservices import GONE, VALID, copied, merged
 
 KEY = ("llm", "good")
 CHILD = {kind.name: kind for kind in (*CHILDREN, *OPTIONAL)}
@@ -79,7 +78,7 @@ class Server:
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         if kind.name in self.unread:
             raise self.unread[kind.name]
-        return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
+        return copied((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
 
     async def list_selected(
         self, kind: Kind, namespace: str, selector: str, *, metadata_only: bool = False, fields: str = ""
@@ -124,11 +123,11 @@ class Server:
                 raise ApiError(500, "", f"failed to create typed patch object (llm/good): {sentence}")
             self.version += 1
             written = merged(self.service, {"metadata": {"resourceVersion": str(self.version)}})
-            written["status"] = {**self.others_status, **copy.deepcopy(manifest["status"])}
+            written["status"] = {**self.others_status, **copied(manifest["status"])}
             written["status"]["conditions"] += self.others_conditions
             if LLMSERVICE.plural not in self.lagging:
                 self.indexes[LLMSERVICE.plural][KEY] = [written]
-            return copy.deepcopy(written)
+            return copied(written)
         before = self.live.get(manifest["kind"], {"metadata": {"uid": "c1", "generation": 0}})
         live = merged(before, manifest)
         if manifest["kind"] == "Service":
@@ -140,7 +139,7 @@ class Server:
             return live
         if live != before:
             self._store(manifest["kind"], live)
-        return copy.deepcopy(self.live[manifest["kind"]])
+        return copied(self.live[manifest["kind"]])
 
     async def put_back(
         self, manifest: dict[str, Any], added: Sequence[Path] = (), dry_run: bool = False
@@ -149,7 +148,7 @@ class Server:
         if not dry_run:
             self.writes.append(f"put back {manifest['kind']}")
             self._store(manifest["kind"], live)
-        return copy.deepcopy(live)
+        return copied(live)
 
     def _store(self, kind: str, live: dict[str, Any]) -> None:
         self.version += 1
@@ -176,7 +175,7 @@ class Server:
             metadata = {"resourceVersion": str(self.version)}
             written = merged(self.service, {"metadata": metadata, "status": status})
             self.indexes[LLMSERVICE.plural][KEY] = [written]
-            return copy.deepcopy(written)
+            return copied(written)
         return None
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:

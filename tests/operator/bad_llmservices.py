@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,15 +49,22 @@ class Bad:
 
 def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     """`base` with `patch` merged over it; neither is changed."""
-    result = copy.deepcopy(base)
+    result = {key: value if key in patch else copied(value) for key, value in base.items()}
     for key, value in patch.items():
         if value is GONE:
             result.pop(key, None)
         elif isinstance(value, dict) and isinstance(result.get(key), dict):
             result[key] = merged(result[key], value)
         else:
-            result[key] = copy.deepcopy(value)
+            result[key] = copied(value)
     return result
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of what JSON can hold, quicker than `copy.deepcopy`: thousands are made of some objects."""
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    return [copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def spec(**fields: Any) -> dict[str, Any]:

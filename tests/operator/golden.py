@@ -10,12 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import dump
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render import RenderConfig, render
+from tests.quick_yaml import load_all
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "manifests" / "samples"
@@ -60,7 +59,7 @@ def init_containers(case: str) -> list[dict[str, Any]]:
 
 def deployment(case: str) -> dict[str, Any]:
     """The Deployment that the case is expected to render to."""
-    manifests = yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text())
+    manifests = load_all((GOLDEN / case / "expected.yaml").read_text())
     (found,) = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
     return dict(found)
 

@@ -15,9 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
-import yaml
 
 from docs.chart import README, page, values
 from octavo_operator.api.manifest import load
@@ -27,6 +25,9 @@ from tests.cluster.build import HELM, ensure_built, program
 from tests.cluster.octavo import CHART
 from tests.operator.bad_llmservices import merged
 from tests.operator.chart_golden import GOLDEN, SETTINGS, change
+from tests.operator.published_schemas import validate
+from tests.quick_yaml import dump, load_all
+from tests.quick_yaml import load as load_yaml
 
 Object = dict[str, Any]
 INSTALL = CHART.parents[1] / "docs" / "how-to" / "install.md"
@@ -47,7 +48,7 @@ def helm(*arguments: str) -> str:
 def template(*arguments: str, chart: Path = CHART, release: str = "octavo", namespace: str = "llm") -> list[Object]:
     """The objects that are rendered."""
     to = ("template", release, str(chart), "--kube-version", "1.36.0", "--namespace", namespace)
-    return [found for found in yaml.safe_load_all(helm(*to, *arguments)) if found]
+    return [found for found in load_all(helm(*to, *arguments)) if found]
 
 
 def chart_with_notes(folder: Path) -> Path:
@@ -85,9 +86,9 @@ def optional_values(schema: Object, given: Any, whole: bool) -> Object:
 def test_a_value_that_is_not_there_counts_as_its_default(whole: bool, tmp_path: Path) -> None:
     """As after an upgrade with --reuse-values, or where a parent chart sets a section to null."""
     schema = json.loads((CHART / "values.schema.json").read_text())
-    missing = optional_values(schema, yaml.safe_load((CHART / "values.yaml").read_text()), whole)
+    missing = optional_values(schema, load_yaml((CHART / "values.yaml").read_text()), whole)
     assert missing["operator"]["serviceAccount"] == (None if whole else {"name": None, "annotations": None})
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump(missing))
+    (tmp_path / "values.yaml").write_text(dump(missing))
     made = template("--values", str(tmp_path / "values.yaml"), chart=chart_with_notes(tmp_path))
     accounts = {each["metadata"]["name"] for each in made if each["kind"] == "ServiceAccount"}
     assert accounts == {"octavo-operator", "octavo-operator-metrics", "octavo-operator-test"}
@@ -112,7 +113,7 @@ class ApiServer:
         context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
         users = [{"name": "u", "user": {}}]
         known = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
-        (self.folder / "kubeconfig").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **known}))
+        (self.folder / "kubeconfig").write_text(dump({"apiVersion": "v1", "kind": "Config", **known}))
         return ("--dry-run=server", "--kubeconfig", str(self.folder / "kubeconfig"))
 
     def answer(self, path: str) -> Object | None:
@@ -259,7 +260,7 @@ def test_the_registry_goes_before_the_images_of_the_plain_manifests_as_the_docs_
     (line,) = [each for each in INSTALL.read_text().splitlines() if each.startswith("$ sed")]
     command = line.removeprefix("$ ").partition(" | kubectl")[0]
     done = subprocess.run(["bash", "-c", command], cwd=CHART.parents[1], capture_output=True, text=True, check=True)
-    deployments = [each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Deployment"]
+    deployments = [each for each in load_all(done.stdout) if each["kind"] == "Deployment"]
     containers = [found for each in deployments for found in each["spec"]["template"]["spec"]["containers"]]
     assert {found["image"].partition(":")[0] for found in containers} == {"REGISTRY/octavo-operator"}
     arguments = [argument for found in containers for argument in found["args"]]
@@ -271,10 +272,10 @@ def test_the_chart_can_be_a_subchart_of_another(tmp_path: Path) -> None:
     shutil.copytree(CHART, tmp_path / "charts" / "octavo")
     part = {"name": "octavo", "version": "0.1.0", "condition": "octavo.enabled"}
     chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [part]}
-    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    (tmp_path / "Chart.yaml").write_text(dump(chart))
     shared = {"storageClass": "fast", "imageRegistry": "registry.example"}
     values: Object = {"global": shared, "octavo": {"enabled": True, "operator": {"replicas": 3}}}
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "values.yaml").write_text(dump(values))
     objects = template(chart=tmp_path)
     (operator,) = [
         each for each in objects if each["kind"] == "Deployment" and "metrics" not in each["metadata"]["name"]
@@ -312,7 +313,7 @@ def test_each_minor_of_kubernetes_knows_all_fields(minor: str) -> None:
     judged = [each for each in objects if each["kind"] in SCHEMAS_OF]
     assert {each["kind"] for each in judged} == SCHEMAS_OF
     for each in judged:
-        kubernetes_validate.validate(each, minor, strict=True)
+        validate(each, minor)
 
 
 def test_names_of_digits_stay_strings() -> None:
@@ -321,10 +322,10 @@ def test_names_of_digits_stay_strings() -> None:
     everything = ("-f", str(CHART / "ci" / "everything-values.yaml"))
     for objects in (template(*everything, release="123", namespace="456"), template("--set-string", names)):
         for each in objects:
-            text = yaml.safe_dump(each)
+            text = dump(each)
             assert re.findall(r"(?:name|namespace|instance|Name): \d+$", text, re.MULTILINE) == []
             if each["kind"] in SCHEMAS_OF:
-                kubernetes_validate.validate(each, MINORS[-1], strict=True)
+                validate(each, MINORS[-1])
 
 
 MORE_LABELS = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.quick_yaml import load
 
 CHECKOUT = Path(__file__).parents[3]
 GUARD = (CHECKOUT / "charts/octavo/templates/guard.yaml").read_text()
@@ -16,7 +16,7 @@ ASK_FOR_NOTHING = {"autoscaling", "disruption", "monitoring", "networkPolicy", "
 
 
 def spec() -> dict[str, Any]:
-    crd = yaml.safe_load((CHECKOUT / "manifests/crd.yaml").read_text())
+    crd = load((CHECKOUT / "manifests/crd.yaml").read_text())
     found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return found
 
