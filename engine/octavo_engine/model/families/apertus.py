@@ -1,7 +1,8 @@
 """Apertus of the Swiss AI Initiative (arXiv 2509.14233): Llama with QK norm, and a feed-forward without a gate.
 
-The activation of the feed-forward is xIELU, whose parameters each layer has learnt. Apertus 1.5 also has embeddings of
-pieces of images and sound, for which its head may have no rows.
+The activation of the feed-forward is xIELU, whose parameters each layer has learnt. Where a file says `"rope_scaling":
+null`, RoPE is not scaled, as in the transformers that wrote it; transformers 5 takes null as the default. Apertus 1.5
+also has embeddings of pieces of images and sound, for which its head may have no rows.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ APERTUS = Family(
         },
         "eos_token_id": 2,
     },
+    nullable=frozenset({"rope_scaling"}),
 )
 
 APERTUS1P5 = replace(APERTUS, architecture="Apertus1p5TextForCausalLM", model_type="apertus1p5_text", read=_read_1p5)

@@ -37,7 +37,8 @@ def layers(fields: Fields, window: int, *, causal: bool) -> tuple[LayerSpec, ...
     The window counts a token and those before it, in an encoder (not `causal`) those to each side.
     """
     norm, bias, mlp_bias = norm_of(fields), fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
-    fields = Fields(fields.origin, {**fields.values, "sliding_window": window}, read=fields.read)
+    values = {**fields.values, "sliding_window": window, **_ropes(fields)}
+    fields = Fields(fields.origin, values, read=fields.read)
     period = fields.integer("global_attn_every_n_layers", 1, 4096)
     act = reading.activation(fields, "hidden_activation")
     mlp = reading.mlp(fields, activation=act, bias=mlp_bias, output_bias=mlp_bias)
@@ -57,6 +58,19 @@ def layers(fields: Fields, window: int, *, causal: bool) -> tuple[LayerSpec, ...
         )
         for layer, seen in enumerate(reading.windows(fields, default=lambda layer: layer % period != 0))
     )
+
+
+def _ropes(fields: Fields) -> dict[str, Any]:
+    """Return the fields of an older file about RoPE as transformers reads them here: scaled alike in all layers.
+
+    Layers with a window have the base of the others where their own, `local_rope_theta`, is null.
+    """
+    local = fields.values["rope_theta" if "local_rope_theta" in fields.nulls else "rope_local_base_freq"]
+    scaling = fields.mapping("rope_scaling")
+    if scaling is None or fields.has("rope_parameters"):
+        return {"rope_local_base_freq": local}
+    of_each = dict.fromkeys(("full_attention", "sliding_attention"), scaling.values)
+    return {"rope_local_base_freq": local, "rope_scaling": None, "rope_parameters": of_each}
 
 
 def head_transform(fields: Fields) -> HeadTransformSpec:

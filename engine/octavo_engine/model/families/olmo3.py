@@ -39,7 +39,6 @@ OLMO3 = Family(
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0,
-        "rope_local_base_freq": 500000.0,
         "max_position_embeddings": 2048,
         "sliding_window": 4096,
         "eos_token_id": 50279,

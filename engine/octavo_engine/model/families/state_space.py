@@ -84,7 +84,8 @@ def mamba(fields: Fields, norm: NormSpec | None, channels: int | None = None) ->
 def least_step(fields: Fields) -> float:
     """Read `time_step_min`; ModelLoadError above 0.001: transformers raises steps to it in prompts, but not in answers.
 
-    At 0.001, which published models have, the difference is too small to matter to them.
+    At 0.001, which published models have, nothing is raised: neither NVIDIA's own class, nor Zamba2 with its kernels,
+    nor vLLM does, and in transformers it changes what Nemotron-H says (huggingface/transformers#48989).
     """
     if (least := fields.number("time_step_min", 0, 1e3)) > _LEAST_STEP:
         raise fields.wrong("time_step_min", least, f"is not supported, only up to {_LEAST_STEP}")

@@ -567,6 +567,32 @@ def test_what_else_transformers_reads_about_rope(tmp_path: Path) -> None:
     assert read("LlamaForCausalLM", rope_parameters={**rope, **share})[0].proportion == 0.5
 
 
+def test_rope_in_files_from_before_transformers_5(tmp_path: Path) -> None:
+    """As the transformers that wrote them computed it; see "Older fields about RoPE" in docs/how-to/add-a-model.md."""
+
+    def ropes(architecture: str, **changes: Any) -> list[Any]:
+        sizes = {**FOUR, "hidden_size": 128, "sliding_window": 8, "num_kv_shared_layers": 0}
+        spec = spec_of(tmp_path, architecture, **{**sizes, **changes})
+        by_window = {layer.mixer.window: layer.mixer.rope for layer in spec.layers}
+        return [by_window[window] for window in sorted(by_window, key=bool)]
+
+    linear = {"type": "linear", "factor": 4.0}
+    layers = {"layer_types": ["sliding_attention", "full_attention"] * 2}
+    whole, windowed = RopeSpec(300.0, "linear", 4.0), RopeSpec(300.0)
+    assert ropes("Olmo3ForCausalLM", **layers, rope_theta=300.0, rope_scaling=linear) == [whole, windowed]
+    bases = {"rope_theta": 300.0, "rope_local_base_freq": 20.0}
+    for architecture in ("Gemma3ForCausalLM", "Gemma3nForCausalLM"):
+        assert ropes(architecture, **layers, **bases, rope_scaling=linear) == [whole, RopeSpec(20.0)]
+    assert ropes("ApertusForCausalLM", rope_theta=300.0, rope_scaling=None) == [windowed]
+    assert ropes("ApertusForCausalLM", rope_theta=300.0)[0].kind == "llama3"
+    assert ropes("CwmForCausalLM", **layers, rope_theta=300.0, rope_scaling=None)[0].kind == "llama3"
+    for architecture in ("ModernBertDecoderForCausalLM", "ModernBertModel"):
+        bases = {"rope_theta": ..., "global_rope_theta": 300.0, "local_rope_theta": 20.0, **layers}
+        scaled = ropes(architecture, **bases, rope_scaling=linear)
+        assert scaled == [whole, RopeSpec(20.0, "linear", 4.0)]
+        assert ropes(architecture, **{**bases, "local_rope_theta": None}) == [windowed, windowed]
+
+
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
     def read(name: str) -> ModelSpec:
