@@ -19,12 +19,12 @@ _ROOM = Section(
     "Room",
     [
         Panel(
-            "Slots in use",
+            "Running requests, share of the limit",
             [Query(f"{_RUNNING} / {_MAY_RUN}", _NAME)],
             "percentunit",
             warn=0.8,
             bad=0.95,
-            help="Running requests, of those that may run at once.",
+            help="Of the requests that the replicas may run at once. Above 80 %, requests soon wait: add replicas.",
         ),
         Panel(
             "KV cache in use, mean of the replicas",
@@ -33,7 +33,7 @@ _ROOM = Section(
             bad=0.9,
         ),
         Panel(
-            "In the queue, p90",
+            "Time in the queue, p90",
             [Query(quantile(0.9, "octavo_request_queue_seconds", ALL, _SERVICE), _NAME)],
             "s",
             help="How long requests wait. More replicas shorten it.",
@@ -45,7 +45,7 @@ _ROOM = Section(
                 Query(f"ceil(({_RUNNING} + {_WAITING}) / ({_AIM} * {_OF_ONE}))", f"{_NAME} needed"),
             ],
             width=12,
-            help="Needed: as many as serve the running and waiting requests with 80 % of their slots.",
+            help="Needed: so many that all running and waiting requests take 80 % of what replicas may run at once.",
         ),
         Panel(
             "Requests at once, peak of the past hour",
@@ -87,7 +87,7 @@ _YIELD = Section(
             "Tokens in the past day",
             [
                 Query(f"sum by ({_SERVICE}) (increase(octavo_generation_tokens_total{ALL}[1d]))", f"{_NAME} generated"),
-                Query(f"sum by ({_SERVICE}) (increase(octavo_prompt_tokens_total{ALL}[1d]))", f"{_NAME} read"),
+                Query(f"sum by ({_SERVICE}) (increase(octavo_prompt_tokens_total{ALL}[1d]))", f"{_NAME} of prompts"),
             ],
         ),
         Panel(
@@ -103,6 +103,7 @@ _YIELD = Section(
                 )
             ],
             "reqps",
+            help="Answered with 503. Add replicas, or raise autoscaling.maxReplicas.",
         ),
     ],
 )

@@ -81,6 +81,7 @@ _OVER_TIME = Section(
             [Query(_by_service("max", "octavo_kv_cache_usage_ratio"), _NAME)],
             "percentunit",
             bad=0.9,
+            help="When it is full, requests wait or are preempted: add replicas, or give them more memory.",
         ),
         Panel("Answers ended in an error", [Query(_ERROR_RATIO, _NAME)], "percentunit", bad=0.01),
         Panel(

@@ -43,9 +43,9 @@ _LATENCY = Section(
     "Latency",
     [
         _quantiles("First token", "octavo_time_to_first_token_seconds", 2, "From arrival to the first token."),
-        _quantiles("Between tokens", "octavo_inter_token_latency_seconds"),
-        _quantiles("Whole answer", "octavo_request_duration_seconds"),
-        _quantiles("In the queue", "octavo_request_queue_seconds", None, "From arrival to the first step."),
+        _quantiles("Between tokens", "octavo_inter_token_latency_seconds", None, "Between two tokens of one answer."),
+        _quantiles("Whole answer", "octavo_request_duration_seconds", None, "From arrival to the last token."),
+        _quantiles("Time in the queue", "octavo_request_queue_seconds", None, "From arrival to the first step."),
         Panel(
             "First token, distribution",
             [
@@ -93,15 +93,24 @@ _SCHEDULER = Section(
             [
                 Query(f"sum(octavo_requests_running{ONE})", "running"),
                 Query(f"sum(octavo_requests_waiting{ONE})", "waiting"),
-                Query(f"sum(octavo_running_limit{ONE})", "may run"),
+                Query(f"sum(octavo_running_limit{ONE})", "limit of running"),
             ],
         ),
-        _quantiles("Step", "octavo_step_seconds", None, "One step computes a token of each running request."),
-        Panel("Prompt tokens a step may hold", [Query(f"octavo_prefill_chunk_limit{ONE}", _POD)]),
+        _quantiles(
+            "Duration of a step",
+            "octavo_step_seconds",
+            None,
+            "One step computes a token of each running request, and chunks of new prompts.",
+        ),
+        Panel(
+            "Most prompt tokens in a step",
+            [Query(f"octavo_prefill_chunk_limit{ONE}", _POD)],
+            help="The engine lowers this so that a step does not hold up running answers for long.",
+        ),
         Panel(
             "Latency targets met",
             [Query(f"octavo_latency_target_met{ONE}", _POD)],
-            help="0 while --target-ttft-p90 or --target-itl-p90 cannot be met.",
+            help="0 while --target-ttft-p90 or --target-itl-p90 cannot be met, else 1.",
         ),
     ],
 )
@@ -111,10 +120,10 @@ _MEMORY = Section(
     [
         Panel("KV cache in use", [Query(f"octavo_kv_cache_usage_ratio{ONE}", _POD)], "percentunit", bad=0.9),
         Panel(
-            "Slots without a token",
+            "KV cache without a token",
             [Query(f"octavo_kv_cache_waste_ratio{ONE}", _POD)],
             "percentunit",
-            help="Share of the used slots: the unfilled ends of blocks.",
+            help="Share of the blocks in use that is still empty: the ends of the last blocks of requests.",
         ),
         Panel(
             "Prompt tokens found in the prefix cache",
@@ -127,10 +136,19 @@ _MEMORY = Section(
             ],
             "percentunit",
         ),
-        Panel("Preemptions/s", [Query(per_second("octavo_preemptions_total", ONE, "pod"), _POD)]),
-        Panel("Tokens computed once more/s", [Query(per_second("octavo_recomputed_tokens_total", ONE, "pod"), _POD)]),
         Panel(
-            "Blocks moved/s",
+            "Preemptions/s",
+            [Query(per_second("octavo_preemptions_total", ONE, "pod"), _POD)],
+            help="A request gives up its KV cache to others and continues later. If this is frequent, lower "
+            "engine.maxConcurrentRequests, or add replicas.",
+        ),
+        Panel(
+            "Tokens recomputed/s",
+            [Query(per_second("octavo_recomputed_tokens_total", ONE, "pod"), _POD)],
+            help="After preemptions: more requests ran than the KV cache has room for.",
+        ),
+        Panel(
+            "KV blocks swapped and copied/s",
             [
                 Query(per_second("octavo_swapped_blocks_total", ONE, "direction"), "swapped {{direction}}"),
                 Query(per_second("octavo_copied_blocks_total", ONE), "copied"),
@@ -143,7 +161,7 @@ _LIFE = Section(
     "Pods",
     [
         Panel("Model loaded", [Query(f"octavo_load_progress_ratio{ONE}", _POD)], "percentunit"),
-        Panel("Running for", [Query(f"time() - process_start_time_seconds{ONE}", _POD)], "s"),
+        Panel("Time since the start", [Query(f"time() - process_start_time_seconds{ONE}", _POD)], "s"),
         Panel(
             "Restarts within the hour", [Query(f"changes(process_start_time_seconds{ONE}[1h])", _POD)], warn=1, bad=3
         ),

@@ -75,7 +75,8 @@ ALERTS = (
         "warning",
         "the first token takes longer than 2 s",
         "The p99 of the time to the first token is {{ $value | humanizeDuration }}; the threshold is 2 s. If requests"
-        " wait, add replicas or raise autoscaling.maxReplicas. If not, prompts are long: look at the prefix cache.",
+        " wait, add replicas or raise autoscaling.maxReplicas. If none wait, prompts take this long to compute: shorten"
+        " them, begin them with the same text so that the prefix cache has it, or use a faster GPU.",
     ),
     Alert(
         "OctavoKVCacheNearlyFull",
@@ -93,7 +94,8 @@ ALERTS = (
         "warning",
         "throughput under full load is less than half of the usual",
         "Requests wait, and a replica generates {{ $value | humanize }} tokens/s, less than half of the last day's"
-        " median under full load. Look at preemptions, at the length of prompts, and at the GPU's clock.",
+        " median under full load. Look in the dashboard whether requests are preempted or prompts are longer than"
+        " usual, and with nvidia-smi whether the GPU is throttled.",
     ),
     Alert(
         "OctavoErrorRateHigh",
@@ -101,8 +103,8 @@ ALERTS = (
         "5m",
         "critical",
         "more than 1 % of the answers end in an error",
-        "{{ $value | humanizePercentage }} of the answers end in an error. The engine's log has the reason of each, by"
-        " X-Request-Id.",
+        "{{ $value | humanizePercentage }} of the answers end in an error. `kubectl logs` of the pods says why, with"
+        " each request's id.",
     ),
     Alert(
         "OctavoQueueGrowing",
@@ -113,7 +115,7 @@ ALERTS = (
         "warning",
         "the queue grows",
         "{{ $value | humanize }} more requests wait than 10 minutes ago. Add replicas or raise autoscaling.maxReplicas;"
-        " `kubectl describe llms` says why it does not scale.",
+        " `kubectl octavo why` says what keeps it from scaling.",
     ),
     Alert(
         "OctavoRequestsRejected",
@@ -133,7 +135,7 @@ ALERTS = (
         "critical",
         "requests run but generate no tokens",
         "{{ $labels.pod }} has run requests for 5 minutes without generating a token. If its scheduling loop hangs, the"
-        " liveness probe restarts it. If not, look at its log and its GPU.",
+        " liveness probe restarts it. If it is not restarted, read its log, check its GPU, and delete the pod.",
     ),
     Alert(
         "OctavoPreemptionStorm",
@@ -150,7 +152,7 @@ ALERTS = (
         "0m",
         "warning",
         "an engine was restarted",
-        "{{ $labels.pod }} was restarted {{ $value }} times within 15 minutes; its answers were cut off. The reason is"
-        " in condition Degraded of the LLMService and in `kubectl logs --previous`.",
+        "{{ $labels.pod }} was restarted {{ $value }} times within 15 minutes; its answers were cut off. Condition"
+        " Degraded of the LLMService and `kubectl logs --previous` say why.",
     ),
 )
