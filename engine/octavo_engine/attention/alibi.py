@@ -28,6 +28,13 @@ class ALiBi:
             return (self.slopes.bfloat16()[:, None] * positions.bfloat16()).float() * self.factor
         return self.slopes[:, None] * positions.float() * self.factor
 
+    def by_distance(self, longest: int) -> Tensor:
+        """Return the biases of keys by their distance to the query, 1 - longest ... longest - 1, to both sides alike.
+
+        float32 [H, 2 longest - 1]; the terms of bidirectional attention.
+        """
+        return -self.bias(longest)[:, torch.arange(1 - longest, longest, device=self.slopes.device).abs()]
+
 
 def alibi_slopes(heads: int, max_bias: float) -> Tensor:
     """Return the slope of each head, float32 [heads], on the CPU: 2 ** (-max_bias * i / n) for a power of two n."""

@@ -8,12 +8,16 @@ take too much memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+DistanceTerms = Callable[[int], Tensor]
+"""Returns the terms that are added to scaled scores for the distances of key and query from 1 - n to n - 1, for the
+length n of a prompt: [H, 2 n - 1]."""
 
 _TILE = 512
 """The most query tokens that are computed at once if there are windows."""
@@ -29,12 +33,12 @@ def attend_bidirectional(
     lengths: Sequence[int],
     scale: float,
     window: int | None,
-    distance_terms: Tensor | None = None,
+    distance_terms: DistanceTerms | None = None,
 ) -> Tensor:
     """Return attention [T, H, D] of rotated queries, keys and values [T, H + 2 K, D] of prompts of `lengths` tokens.
 
-    `window`: how many tokens a query sees to each side, its own included; None: all. `distance_terms` [buckets, H] are
-    added to scaled scores, by the distance of key and query; not together with a window.
+    `window`: how many tokens a query sees to each side, its own included; None: all. `distance_terms` are added to
+    scaled scores, by the distance of key and query; not together with a window.
     """
     query, key, value = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     output = torch.empty_like(query)
@@ -68,6 +72,11 @@ def scratch_bytes(
     mask = 5 * max(tokens, _TILE * longest)  # a mask's bytes, which PyTorch may convert to floats
     terms = (8 + 3 * itemsize * heads) * _TILE * longest if distances else 0
     return 8 * tokens * heads * head_dim * itemsize + mask + 4 * heads * _TILE * longest + terms
+
+
+def terms_of_buckets(table: Tensor) -> DistanceTerms:
+    """Return the terms by distance that are the rows of `table` [buckets, H], one for each bucket of distances."""
+    return lambda longest: table[distance_buckets(longest, len(table), table.device)].T.contiguous()
 
 
 def distance_buckets(longest: int, buckets: int, device: torch.device) -> Tensor:
@@ -131,10 +140,10 @@ def _windowed(query: Tensor, key: Tensor, value: Tensor, scale: float, window: i
     return output
 
 
-def _with_distances(query: Tensor, key: Tensor, value: Tensor, scale: float, terms: Tensor) -> Tensor:
-    """Compute the attention of one prompt [L, H, D] whose scores have `terms` [buckets, H] for distances."""
+def _with_distances(query: Tensor, key: Tensor, value: Tensor, scale: float, terms: DistanceTerms) -> Tensor:
+    """Compute the attention of one prompt [L, H, D] whose scores have terms for distances."""
     length, output = len(query), torch.empty_like(query)
-    by_distance = terms[distance_buckets(length, len(terms), query.device)].T.contiguous()
+    by_distance = terms(length).to(query.dtype)
     keys = torch.arange(length, device=query.device)
     for start in range(0, length, _TILE):
         end = min(start + _TILE, length)

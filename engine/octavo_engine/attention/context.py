@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
-from octavo_engine.attention.bidirectional import attend_bidirectional
+from octavo_engine.attention.bidirectional import DistanceTerms, attend_bidirectional
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate, split_heads
 from octavo_engine.attention.states import StateStep
@@ -81,12 +81,12 @@ class StepContext:
         window: int | None,
         rope: Rope | None,
         qk_norm: QKNorm | None,
-        distance_terms: Tensor | None = None,
+        distance_terms: DistanceTerms | None = None,
     ) -> Tensor:
         """Return bidirectional attention [T, H, D] of the fused projection [T, H + 2 K, D] of whole prompts.
 
         A query sees all tokens of its prompt, or `window` of them to each side. Nothing is cached. `distance_terms`
-        [buckets, H] are added to scores by distance.
+        are added to scores.
         """
         heads = normalise(heads, kv_heads, qk_norm)
         if rope is not None:

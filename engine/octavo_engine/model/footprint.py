@@ -84,7 +84,7 @@ def module_scratch_bytes(decoder: Decoder) -> int:
 def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
     """Return the scratch bytes of bidirectional attention, in the layer that needs most."""
     mixers = [mixer for mixer in decoder.attentions() if isinstance(mixer, Attention)]
-    sizes = {(mixer.heads.size, mixer.spec.head_dim, mixer.distance_terms is not None) for mixer in mixers}
+    sizes = {(mixer.heads.size, mixer.spec.head_dim, mixer.score_terms is not None) for mixer in mixers}
     itemsize = decoder.dtype.itemsize
     by_layer = (
         scratch_bytes(heads, size, max_tokens, longest, itemsize, distances=terms) for heads, size, terms in sizes

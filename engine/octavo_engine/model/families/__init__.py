@@ -78,6 +78,7 @@ from octavo_engine.model.families.internlm import INTERNLM
 from octavo_engine.model.families.internlm2 import INTERNLM2
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.jetmoe import JETMOE
+from octavo_engine.model.families.jina_bert import JINA_BERT_FAMILIES
 from octavo_engine.model.families.jina_embeddings import JINA_EMBEDDINGS_FAMILIES
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.families.kolibri import KOLIBRI1
@@ -337,6 +338,7 @@ _ALL = (
     *EUROBERT_FAMILIES,
     *ULTRABERT_FAMILIES,
     *JINA_EMBEDDINGS_FAMILIES,
+    *JINA_BERT_FAMILIES,
     *MODERNBERT_FAMILIES,
     *LLAMA_BIDIRECTIONAL_FAMILIES,
 )

@@ -97,7 +97,7 @@ class AttentionSpec:
     sinks: bool = False
     """Whether each query head has one further logit in the softmax, which has no value (attention sinks)."""
     alibi: ALiBiSpec | None = None
-    """The terms added to scaled scores for the distance of a key."""
+    """The terms added to scaled scores for the distance of a key; the same to both sides where not causal."""
     distance_buckets: int | None = None
     """The number of learnt terms of a head for distances to keys, which are added to scaled scores (MPNet); only where
     not causal. All layers have the same terms. None: there are none."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant
+from octavo_engine.attention.bidirectional import DistanceTerms, terms_of_buckets
 from octavo_engine.attention.context import StepContext
 from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
 from octavo_engine.attention.rope import Rope
@@ -119,6 +120,13 @@ class Attention(CachedAttention):
         return ALiBi(slopes.to(self.options.device), spec.factor, spec.rounded)
 
     @property
+    def score_terms(self) -> DistanceTerms | None:
+        """The terms of scores by distance where attention is bidirectional; None: there are none."""
+        if self.distance_terms is not None:
+            return terms_of_buckets(self.distance_terms)
+        return None if self.variant.alibi is None else self.variant.alibi.by_distance
+
+    @property
     def qk_norm(self) -> QKNorm | None:
         """The norms of query and key; None: they are not normalised."""
         spec, query, key = self.spec.qk_norm, self.query_norm, self.key_norm
@@ -167,7 +175,7 @@ class Attention(CachedAttention):
         elif not self.spec.causal:
             with_value, kv_heads = self._with_value(heads), self.kv_heads.size
             attended = context.attend_bidirectional(
-                with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm, self.distance_terms
+                with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm, self.score_terms
             )
         else:
             attended = context.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
