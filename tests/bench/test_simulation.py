@@ -18,7 +18,7 @@ from bench.simulation.traces import END, SHAREGPT, SINGLE_TURN, TRACES, Lengths,
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, StepPlan
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 
-SMALL = Setup(requests=200, max_num_seqs=64, blocks=8000)
+SMALL = Setup(requests=60, max_num_seqs=64, blocks=8000)
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -115,7 +115,7 @@ def test_a_run_is_fixed_by_its_setup() -> None:
 
 @pytest.mark.parametrize("name", ["poisson", "bursts", "sharegpt", "prefix"])
 def test_less_than_four_percent_of_kv_memory_is_wasted(name: str) -> None:
-    setup = Setup(trace=name, requests=500)
+    setup = Setup(trace=name, requests=150)
     recording = setup.run()
     waste = kv_waste([state for _, state in recording.series], setup.block_size)
     assert 0 < waste < 0.04
@@ -157,7 +157,7 @@ def test_an_itl_target_is_held_by_the_real_scheduler() -> None:
 def test_tenants_are_distinguished() -> None:
     tenants = by_tenant(SMALL.changed("trace=tenants").run())
     assert sorted(tenants) == sorted(f"key{n}" for n in range(10))
-    assert sum(tenant["requests"] for tenant in tenants.values()) == 200
+    assert sum(tenant["requests"] for tenant in tenants.values()) == SMALL.requests
     assert by_tenant(SMALL.run()) == {}
 
 
