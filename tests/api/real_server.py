@@ -36,10 +36,12 @@ class RealServer:
         self.process = subprocess.Popen(command, stderr=log.open("wb"), env=environment)
 
     def wait_until(self, condition: Callable[[], object], seconds: float = 240) -> None:
-        deadline = time.monotonic() + seconds
+        """Wait until `condition` holds; it is asked ever less often, as each question takes CPU time."""
+        deadline, pause = time.monotonic() + seconds, 0.05
         while not condition():
             assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(1.2 * pause, 0.5)
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
