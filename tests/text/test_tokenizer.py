@@ -92,6 +92,16 @@ def test_what_a_token_can_stand_for(smollm2: Tokenizer) -> None:
         assert found is None
 
 
+def test_pieces_that_are_nearly_a_byte_are_text() -> None:
+    """A vocabulary may hold any piece, and an answer any token."""
+    pieces = ["<0x0a>", "<0xZZ>", "<0x 1>", "<0x_1>", "<0x٣٣>", "<0x1>", "<0x111>"]
+    backend = Backend(models.WordLevel({piece: token for token, piece in enumerate(pieces)}, unk_token=pieces[0]))
+    backend.decoder = decoders.ByteFallback()
+    tokenizer = Tokenizer(TokenizerParts(backend))
+    texts = [tokenizer.token_bytes(token) for token in range(len(pieces))]
+    assert texts == [b"\n", *(piece.encode() for piece in pieces[1:])]
+
+
 def test_ids_beyond_the_vocabulary_are_nothing(smollm2: Tokenizer) -> None:
     assert smollm2.token_bytes(49152) == b""
     assert smollm2.token_bytes(-1) == b""

@@ -8,6 +8,7 @@ the bytes of an incomplete UTF-8 character are held back.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from tokenizers import Tokenizer
@@ -25,6 +26,7 @@ def bytes_to_unicode() -> dict[int, str]:
     return table
 
 
+_BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _BYTE_OF = {char: byte for byte, char in bytes_to_unicode().items()}
 
 
@@ -36,8 +38,8 @@ def _byte_level(piece: str) -> bytes:
 
 
 def _sentencepiece(piece: str) -> bytes:
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-        return bytes([int(piece[3:5], 16)])
+    if (byte := _BYTE_PIECE.fullmatch(piece)) is not None:
+        return bytes.fromhex(byte[1])
     return piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
