@@ -189,6 +189,16 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
         ({"anyOf": [{"type": "array", "contains": {"const": 1}, "maxItems": 0}, {"type": "null"}]}, [[], [1], None]),
         ({"type": "array", "contains": {}, "maxItems": 3}, [[], [1], [1, 2, 3, 4]]),
         ({"type": "array", "contains": {"const": 5}, "minContains": 0}, [[], [1]]),
+        ({"type": "array", "contains": {"const": 5}, "minContains": 2},
+         [[5], [5, 1, 5], [1, 5, 5, 5], [1, 1, 5], [1, 5, 1, 1, 1, 1, 1, 5]]),
+        ({"type": "array", "contains": {"type": "string"}, "maxContains": 1, "minItems": 2},
+         [[1, 2], ["a"], ["a", 1], [1, "a", 2], ["a", "b"], [1, 2, "a", "a"]]),
+        ({"type": "array", "items": {"type": "number"}, "contains": {"minimum": 5}, "minContains": 0,
+          "maxContains": 2}, [[], [1], [1, 7, 2, 9], [7, 7, 7], ["x"]]),
+        ({"type": "array", "contains": {}, "minContains": 2, "maxContains": 3}, [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]),
+        ({"type": "array", "maxContains": 1}, [[], [1, 1]]),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "unevaluatedItems": False}, [[], [1], ["x"], [1, 2]]),
+        ({"type": "array", "items": {"type": "integer"}, "unevaluatedItems": False}, [[1, 2], ["x"]]),
         # Plain values
         ({"type": "array", "items": {"enum": [1, 2, True, None]}, "uniqueItems": True},
          [[1, True], [1, 1], [None, 2, 1], [True, True]]),
@@ -278,8 +288,10 @@ def test_objects_with_two_rules_for_a_number_have_no_other_properties(kind: Any)
             },
             '"dependentRequired"',
         ),
-        ({"type": "array", "contains": {"const": 1}, "minContains": 2}, '"contains", "minContains"'),
+        ({"type": "array", "contains": {"const": 1}, "minContains": 9}, '"contains", "minContains"'),
         ({"type": "array", "contains": {"const": 1}, "maxContains": 1}, '"contains", "maxContains"'),
+        ({"type": "array", "items": {"enum": ["x" * 60]}, "contains": {"const": 1}, "minContains": 4}, '"contains"'),
+        ({"type": "array", "contains": {"const": 1}, "unevaluatedItems": False}, '"unevaluatedItems"'),
         ({"contains": {"const": 1}}, '"contains"'),
         ({"type": "array", "items": {"enum": ["x" * 600]}, "contains": {"const": 1}}, '"contains"'),
     ],
@@ -287,6 +299,13 @@ def test_objects_with_two_rules_for_a_number_have_no_other_properties(kind: Any)
 def test_conditions_without_few_cases_are_refused_by_name(schema: dict[str, Any], named: str) -> None:
     with pytest.raises(GrammarError, match=f"keywords that are not supported: {named}"):
         check_grammar(json_schema_grammar(schema))
+
+
+def test_all_places_of_contained_items_are_limited() -> None:
+    """Each list may be written as 28 others: a schema of 3,000 lists would have 60 MB."""
+    schema = {"type": "array", "contains": {"type": "string"}, "minContains": 2, "maxContains": 2}
+    text = exact_schema({"anyOf": [schema] * 40}).text
+    assert 5 < text.count('"anyOf"') < 30 and text.count("maxContains") == 41 - text.count('"anyOf"')
 
 
 def test_the_properties_that_cases_copy_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

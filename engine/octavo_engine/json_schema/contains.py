@@ -1,40 +1,76 @@
-"""Writes `contains` of JSON schemas, which llguidance refuses by name, as an `anyOf` of the places of the item."""
+"""Writes `contains` of JSON schemas, which llguidance refuses by name, as an `anyOf` of the places of the items."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import combinations
+from math import comb
 from typing import Any
 
+from octavo_engine.json_schema.negations import without_negation
+
 _KEYWORDS = frozenset({"contains", "minContains", "maxContains"})
+_BESIDE = frozenset({"prefixItems", "allOf", "anyOf"})
+"""Keywords whose own schemas of items, or places, would have to be joined with those of `contains`."""
 _MOST_PLACES = 8
-_MOST_CHARACTERS = 1 << 14
-"""The most characters of all places, each of which has a copy of the schema of every item before it."""
+_CHARACTERS = 64
+"""Characters of a list beside the schemas of its items."""
+_MOST_CHARACTERS, _MOST_OF_ALL = 1 << 14, 1 << 17
+"""The most characters of all places, each of which has a copy of the schema of every item before it, for one list and
+for all lists of a whole schema."""
 
 
-def without_contains(schema: dict[str, Any]) -> Any:
-    """Return a schema of lists that has no `contains`; one whose `contains` cannot be written so is returned as it is.
+class ContainedItems:
+    """Writes the keyword in one whole schema; the items that a list must contain are among its first eight."""
 
-    False if no list is long enough. The item that a list must contain is among its first eight.
-    """
-    if "contains" not in schema or schema.get("minContains", 1) == 0:
-        return schema if "maxContains" in schema else {k: v for k, v in schema.items() if k not in _KEYWORDS}
-    if schema.get("type") != "array" or schema.get("minContains", 1) != 1 or "maxContains" in schema:
-        return schema
-    most, least, items = schema.get("maxItems", _MOST_PLACES), schema.get("minItems", 0), schema.get("items", {})
-    if not (type(most) is type(least) is int) or not isinstance(items, Mapping) or "prefixItems" in schema:
-        return schema
-    others = {key: value for key, value in schema.items() if key not in _KEYWORDS}
-    item = _of_both(items, schema["contains"])
-    places = [
-        {"type": "array", "prefixItems": [*[items] * at, item], "items": items, "minItems": max(least, at + 1)}
-        for at in range(min(most, _MOST_PLACES))
-    ]
-    if "allOf" in schema or "anyOf" in schema or len(json.dumps(places)) > _MOST_CHARACTERS:
-        return schema
-    own = {key: value for key, value in others.items() if key in ("maxItems", "uniqueItems")}
-    outside = {key: value for key, value in others.items() if key not in ("type", "items", "minItems", *own)}
-    return {**outside, "anyOf": [{**own, **place} for place in places]} if places else False
+    def __init__(self) -> None:
+        self._left = _MOST_OF_ALL
+
+    def placed(self, schema: dict[str, Any]) -> Any:
+        """Return a schema of lists that has no `contains`; one that cannot be written so is returned as it is.
+
+        False if no list is long enough.
+        """
+        others = {key: value for key, value in schema.items() if key not in _KEYWORDS}
+        least, most = schema.get("minContains", 1), schema.get("maxContains")
+        if "contains" not in schema or (least == 0 and most is None):
+            return others
+        shortest, longest = schema.get("minItems", 0), schema.get("maxItems", _MOST_PLACES)
+        numbers, items = (least, least if most is None else most, shortest, longest), schema.get("items", {})
+        if schema.get("type") != "array" or _BESIDE & schema.keys() or not isinstance(items, Mapping):
+            return schema
+        if any(type(number) is not int or number < 0 for number in numbers) or least > _MOST_PLACES:
+            return schema
+        item, other = _of_both(items, schema["contains"]), items
+        if most is not None:
+            other = without_negation({**items, "not": schema["contains"]})
+        places, sizes = min(longest, _MOST_PLACES), range(least, min(numbers[1], longest, _MOST_PLACES) + 1)
+        if (isinstance(other, Mapping) and "not" in other) or not self._has_room(places, sizes, item, other):
+            return schema
+        own = {key: value for key, value in others.items() if key in ("maxItems", "uniqueItems")}
+        outside = {key: value for key, value in others.items() if key not in ("type", "items", "minItems", *own)}
+        first = [
+            [item if place in at else other for place in range(max(at, default=-1) + 1)]
+            for size in sizes
+            for at in combinations(range(places), size)
+        ]
+        lists = [{"prefixItems": each, "items": other, "minItems": max(shortest, len(each))} for each in first]
+        return {**outside, "anyOf": [{"type": "array", **own, **each} for each in lists]} if lists else False
+
+    def _has_room(self, places: int, sizes: range, item: Any, other: Any) -> bool:
+        """Count the characters of all lists that have so many items of one kind at so many places."""
+        one, rest = len(json.dumps(item)), len(json.dumps(other))
+        characters = sum(
+            comb(last, size - 1) * (_CHARACTERS + size * one + (last + 2 - size) * rest)
+            for size in sizes
+            if size
+            for last in range(size - 1, places)
+        )
+        if characters > min(_MOST_CHARACTERS, self._left):
+            return False
+        self._left -= characters
+        return True
 
 
 def _of_both(items: Mapping[str, Any], contained: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Rewrites `uniqueItems` in JSON schemas, which llguidance refuses by name, where lists of few values can be listed."""
+"""Rewrites `uniqueItems` and `unevaluatedItems` in JSON schemas, which llguidance refuses by name.
+
+Items are unique in lists that can all be listed, as they have few values.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,21 @@ _KINDS = {str: ("string",), bool: ("boolean",), int: ("integer", "number"), type
 _MOST_CHARACTERS = 1 << 17
 """The most characters of all lists that are made for a schema; they take about 0.2 s to compile. There are 326 lists of
 up to five different values, and with names of 20 characters they have about 40,000."""
+_UNEVALUATED = "unevaluatedItems"
+_EVALUATING = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "contains", "$ref"})
+"""Keywords whose schemas may evaluate items of the same list; `$dynamicRef` is refused anyway."""
 _MOST_VALUES, _LONGEST_LIST = 181, 7
 """The most values, and the longest lists, that can have so few characters. The lists of others are not even counted, as
 that of 8,000 texts took 8 s."""
+
+
+def with_evaluated_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that says by `items` what it said by `unevaluatedItems`, if no schema within evaluates items."""
+    rest = schema.get(_UNEVALUATED, True)
+    if _UNEVALUATED not in schema or (rest not in (True, {}) and schema.keys() & _EVALUATING):
+        return schema
+    others = {key: value for key, value in schema.items() if key != _UNEVALUATED}
+    return others if "items" in schema or rest in (True, {}) else {**others, "items": rest}
 
 
 def without_idle_uniqueness(schema: dict[str, Any]) -> dict[str, Any]:

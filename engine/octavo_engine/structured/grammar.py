@@ -19,10 +19,10 @@ from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.json_schema.alternatives import Alternatives
 from octavo_engine.json_schema.closed import closed_schema, joins_schemas
 from octavo_engine.json_schema.conditions import Conditions
-from octavo_engine.json_schema.contains import without_contains
+from octavo_engine.json_schema.contains import ContainedItems
 from octavo_engine.json_schema.controls import names_control_characters
 from octavo_engine.json_schema.formats import with_exact_format
-from octavo_engine.json_schema.items import UniqueLists, without_idle_uniqueness
+from octavo_engine.json_schema.items import UniqueLists, with_evaluated_items, without_idle_uniqueness
 from octavo_engine.json_schema.names import without_property_names
 from octavo_engine.json_schema.negations import without_negation
 from octavo_engine.json_schema.numbers import with_exact_numbers
@@ -51,7 +51,7 @@ _ESCAPES = 'nrbtf\\"'
 `\\u0061`, and the property's value would not have to follow its schema."""
 _MAY_BE_INEXACT = re.compile(
     r'"format"|"oneOf"|"not"|"uniqueItems"|"minProperties"|"propertyNames"|"pattern|[0-9.]{16}|[0-9][eE]'
-    r'|"if"|"then"|"else"|"depende|"unevaluated|"contains"|"multipleOf"'
+    r'|"if"|"then"|"else"|"depende|"unevaluated|[cC]ontains"|"multipleOf"'
 )
 """What is in the JSON text of each schema that llguidance would not follow exactly, or refuses without need."""
 _NOTHING_ALLOWED = "NoExtensionBias"
@@ -117,10 +117,11 @@ def _narrowed(value: Any) -> Any:
     """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
     value = changed_schema(value, without_negation)
     value = changed_schema(value, Conditions(value).divided)
-    alternatives, lists = Alternatives(value, closable=not joins_schemas(value)), UniqueLists(value)
+    alternatives = Alternatives(value, closable=not joins_schemas(value))
+    contained, lists = ContainedItems(), UniqueLists(value)
 
     def plain(each: dict[str, Any]) -> Any:
-        each = without_contains(each)
+        each = contained.placed(with_evaluated_items(each))
         if not isinstance(each, dict):
             return each
         each = alternatives.with_any_of(lists.listed(without_idle_uniqueness(each)))
