@@ -625,6 +625,14 @@ def test_a_string_has_no_quotation_mark_and_no_backslash_that_its_pattern_exclud
         (r"^(?=.{1,3}$)[a-z]+(\.[a-z]+|x)?$", ["a", "a.b", "abc"], ["a.bc", "A"]),
         (r"^(?=[)|]a)(?=(x|\)))\)", [")a", ")ab"], ["|a", ")b"]),
         ("^(?=ab)", ["ab", "abc"], ["a", "xab"]),
+        # Negative: user names, slugs, texts that are not blank
+        ("^(?!(?:admin|root)$)[a-z]+$", ["adm", "admins", "roo"], ["admin", "root", ""]),
+        ("^(?!www|ftp)(?=.*o)[a-z.]+$", ["ww.o", "fto"], ["www.o", "ftpo", "a"]),
+        ("^(?!-)(?!.*--)(?!.*-$)[a-z-]+$", ["a", "a-b-c"], ["-a", "a--b", "a-", "-"]),
+        (r"^(?!\s*$).+", ["a", " a "], ["", "  "]),
+        (r"^(?!\d+$)[\da-z]+$", ["1a", "a"], ["1", "12"]),
+        ("^(?![^a-c])(?!.*[^a-z])", ["az", "", "c"], ["z", "a1"]),
+        ('^(?!.*")(?!a)', ["b", ""], ['b"', "a"]),
     ],
 )
 def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
@@ -638,7 +646,22 @@ def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
     assert not takes(tokens, whole, {"x": allowed[0], "y": 1}), "the object is closed"
 
 
-@pytest.mark.parametrize("pattern", ["^(?=a)b|c", "^(?!a)b", "^a(?=b)", "(?=a)b", "^(?=a", "^(?<=a)b", "^(?=a(?=b))a"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?=a)b|c",
+        "^a(?=b)",
+        "(?=a)b",
+        "^(?=a",
+        "^(?<=a)b",
+        "^(?=a(?=b))a",
+        "^(?!)a",
+        "^(?!a|)b",
+        "^(?!a|b$)a",
+        "^(?!a+b)a",
+        "^" + "(?=a)(?!b)" * 33,
+    ],
+)
 def test_other_look_around_is_refused(pattern: str) -> None:
     with pytest.raises(GrammarError, match="regular expression is not valid"):
         check_grammar(json_schema_grammar({"type": "string", "pattern": pattern}))

@@ -67,10 +67,9 @@ def _without_values(schema: dict[str, Any], values: Sequence[Any]) -> Any:
     if "enum" in schema or "const" in schema:
         return _without_own_values(schema, values)
     texts = [value for value in values if isinstance(value, str)]
-    sizes = [len(text) for text in texts]
-    if schema.get("type") != "string" or sum(sizes) > _MOST_CHARACTERS or max(sizes, default=0) > _LONGEST:
+    if schema.get("type") != "string" or not are_few(texts):
         return None
-    other = {"pattern": f"^({_other_texts(texts)})$"}
+    other = {"pattern": f"^({other_texts(texts)})$"}
     if "pattern" not in schema:
         return schema | other if texts else schema
     all_of = schema.get("allOf", [])
@@ -125,16 +124,26 @@ def without_property(schema: dict[str, Any], name: str) -> dict[str, Any]:
     return {**others, **schema, "properties": {**own, name: False}}
 
 
-def _other_texts(texts: Iterable[str]) -> str:
-    """Return a regular expression of all texts but these, which reads a text from its beginning, letter by letter."""
+def other_texts(texts: Iterable[str], *, beginnings: bool = False) -> str:
+    """Return a regular expression of all texts but these, which reads a text from its beginning, letter by letter.
+
+    With `beginnings` it is one of all texts that begin with none of these; no text if one of them is empty.
+    """
     rests: dict[str, list[str]] = {}
     for text in texts:
         rests.setdefault(text[:1], []).append(text[1:])
     first = [letter for letter in rests if letter]
     parts = [] if "" in rests else [""]
     parts.append(f"[^{''.join(map(_escaped, first))}]{_ANYTHING}" if first else r"[\s\S]" + _ANYTHING)
-    parts += [f"{_escaped(letter)}({_other_texts(rests[letter])})" for letter in first]
+    going_on = [letter for letter in first if not (beginnings and "" in rests[letter])]
+    parts += [f"{_escaped(letter)}({other_texts(rests[letter], beginnings=beginnings)})" for letter in going_on]
     return "|".join(parts)
+
+
+def are_few(texts: Sequence[str]) -> bool:
+    """Return whether texts are so few and so short that llguidance takes the expression of all others."""
+    sizes = [len(text) for text in texts]
+    return sum(sizes) <= _MOST_CHARACTERS and max(sizes, default=0) <= _LONGEST
 
 
 def _escaped(letter: str) -> str:

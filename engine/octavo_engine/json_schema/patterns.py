@@ -11,6 +11,8 @@ import re
 from itertools import accumulate
 from typing import Any
 
+from octavo_engine.json_schema.negations import are_few, other_texts
+
 _CLASS = re.compile(
     r"""
     (?P<property>\\[pP](?:\{[^}]{0,64}\}|[a-zA-Z]))
@@ -21,7 +23,17 @@ _CLASS = re.compile(
 )
 r"""A class of a property, such as `\P{P}`; another escape; or a class of characters. Classes without an end are matched
 as well, so that they are read once."""
-_AHEAD = "(?="
+_AHEAD, _NOT_AHEAD = "(?=", "(?!"
+_MOST_AHEAD = 64
+"""Look-aheads of one pattern. What is left of it was copied for each of them, and 50,000 took a text worker 20 s."""
+_ONE = r"(\\[sdwSDW]|\\[^\w]|\[\^?(?:\\.|[^\\\[\]&~-]|-(?!-))+\]|[^\\\[\](){}.*+?|^$])"
+"""A class of characters, or one character."""
+_ANY = r"(?:\.|\[\\s\\S\])\*"
+_BEGINS, _CONTAINS, _ENDS = re.compile(_ONE), re.compile(_ANY + _ONE), re.compile(rf"{_ANY}{_ONE}\$")
+_TWICE = re.compile(rf"{_ANY}{_ONE}\1")
+_HAS_ONLY = re.compile(rf"{_ONE}([*+])\$")
+_TEXTS = re.compile(r"(\((?:\?:)?)?((?:[\w @:/,;=<>'\"#%&~|-]|\\[^\w|\\])+)(?(1)\))(\$)?")
+"""Texts between bars, perhaps in a group, at the beginning of a text or, with an end, as the whole of it."""
 _BY_NUMBER = re.compile(r"\\[xuU]\{([0-9a-fA-F]{1,8})\}")
 """A character as only Rust's syntax writes it."""
 _CLASSES_WITHIN = re.compile(r"\[|&&|--|~~")
@@ -43,18 +55,54 @@ def with_exact_pattern(schema: dict[str, Any]) -> dict[str, Any]:
 def _without_look_ahead(pattern: str) -> list[str]:
     """Return patterns all of which a text must match: `^(?:a)` and `^b` for `^(?=a)b`, so that none begins so.
 
-    A pattern with alternatives outside of groups is returned as it is.
+    A pattern with alternatives outside of groups is returned as it is, and so is one with a negative look-ahead to
+    which `_opposite` knows none.
     """
     masked = _CLASS.sub(lambda found: "_" * len(found[0]), pattern)
     depths = list(accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in masked))
-    if not masked.startswith(f"^{_AHEAD}") or any(map(_is_bar, masked, depths)):
+    if not masked.startswith((f"^{_AHEAD}", f"^{_NOT_AHEAD}")) or any(map(_is_bar, masked, depths)):
         return [pattern]
-    found, at = [], 1
-    while masked.startswith(_AHEAD, at) and 0 in depths[at:]:
-        end = depths.index(0, at)
-        found.append(f"^(?:{pattern[at + len(_AHEAD) : end]})")
+    found, at = list[str](), 1
+    for end in (place for place, depth in enumerate(depths) if depth == 0 and place):
+        if not masked.startswith((_AHEAD, _NOT_AHEAD), at):
+            break
+        ahead = pattern[at + len(_AHEAD) : end]
+        other = f"^(?:{ahead})" if masked.startswith(_AHEAD, at) else _opposite(ahead)
+        if other is None or len(found) == _MOST_AHEAD:
+            return [pattern]
+        found.append(other)
         at = end + 1
     return [*found, f"^{pattern[at:]}"]
+
+
+def _opposite(ahead: str) -> str | None:
+    """Return a pattern of the texts that do not begin with what a pattern matches; None if its form is not known.
+
+    Known are a class or character x, `.*x`, `.*xx`, `.*x$`, `x*$`, `x+$`, and texts. The pattern of a `.*` also
+    excludes what is beyond the end of a line, where `.*` does not look.
+    """
+    for form, other in (
+        (_BEGINS, r"^(?:{0}[\s\S]*)?$"),
+        (_CONTAINS, "^{0}*$"),
+        (_ENDS, r"^(?:[\s\S]*{0})?$"),
+        (_TWICE, "^(?:{1}?{0})*{1}?$"),
+    ):
+        if (found := form.fullmatch(ahead)) is not None:
+            return other.format(_any_but(found[1]), found[1])
+    if (found := _HAS_ONLY.fullmatch(ahead)) is not None:
+        return _any_but(found[1]) if found[2] == "*" else f"^$|{_any_but(found[1])}"
+    found = _TEXTS.fullmatch(ahead)
+    if found is None or (found[3] and "|" in found[2] and not found[1]):  # the end belongs to the last text alone
+        return None
+    texts = [re.sub(r"\\(.)", r"\1", text) for text in found[2].split("|")]
+    return f"^(?:{other_texts(texts, beginnings=not found[3])})$" if all(texts) and are_few(texts) else None
+
+
+def _any_but(characters: str) -> str:
+    """Return the class of all characters but those of a class, or but one character."""
+    if characters.startswith("[^"):
+        return f"[{characters[2:]}"
+    return f"[^{characters[1:]}" if characters.startswith("[") else f"[^{characters}]"
 
 
 def _is_bar(letter: str, depth: int) -> bool:
