@@ -98,12 +98,12 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile `key`, and return in how many seconds to do so again; ApiError: it is to be repeated."""
         observed = self._sources.observe(key)
+        uid = observed.service["metadata"]["uid"] if observed.service else ""
+        if uid != self._remembered.uids.get(key, ""):  # it is gone, or it was deleted and created again meanwhile
+            self._forget(key)
         if observed.service is None:
-            self._children.forget(key)
-            self._statuses.forget(key)
-            self._remembered.forget(key)
-            self._failing.pop(key, None)
             return None
+        self._remembered.uids[key] = uid
         live = self._statuses.newest(key, observed.service)
         if live["metadata"].get("deletionTimestamp"):  # its children are the garbage collector's, by owner references
             return await self._report_held(live, observed)
@@ -122,6 +122,12 @@ class Reconciler:
         waits = self._remembered.addresses.note(key, reading.service, observed, self._clock())
         observed = replace(observed, unaddressed_since=waits)
         return await self._reconcile(key, reading.service, observed)
+
+    def _forget(self, key: Key) -> None:
+        self._children.forget(key)
+        self._statuses.forget(key)
+        self._remembered.forget(key)
+        self._failing.pop(key, None)
 
     async def _disruptions(self, key: Key, live: Object, observed: Observation) -> DisruptionsStatus | None:
         """Return what others have done to pods before there are all replicas; None: nothing."""

@@ -28,6 +28,8 @@ class Remembered:
     deleted: DeletedPods = field(default_factory=DeletedPods)
     addresses: MissingAddresses = field(default_factory=MissingAddresses)
     templates: ChangedTemplates = field(default_factory=ChangedTemplates)
+    uids: dict[Key, str] = field(default_factory=dict)
+    """The uids of the LLMServices of which it is remembered."""
     _begun: set[Key] = field(default_factory=set)
 
     def begin(self, key: Key, live: Object, observed: Observation, now: str) -> None:
@@ -54,6 +56,7 @@ class Remembered:
         self.addresses.forget(key)
         self.templates.forget(key)
         self._begun.discard(key)
+        self.uids.pop(key, None)
 
 
 def _stored(status: Mapping[str, Any] | None) -> DisruptionsStatus:

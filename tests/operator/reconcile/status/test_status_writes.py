@@ -19,7 +19,7 @@ from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status import status_writer
 from octavo_operator.render import RenderConfig
 from tests.operator.api_server import AUTOSCALED, CHILD, KEY, Clock, Server, reconciler, settled
-from tests.operator.bad_llmservices import merged
+from tests.operator.bad_llmservices import GONE, merged
 
 SHAPELESS = [
     "x",
@@ -105,6 +105,19 @@ async def test_the_load_is_written_once_a_minute_also_where_a_webhook_changes_ea
         status = {"conditions": [], "url": "http://good", "autoscaling": {"queueDepth": str(second)}}
         assert await writer.write(server.service, status, f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z") == left
     assert server.writes.count("LLMService/status") == 2
+
+
+async def test_a_service_that_is_created_again_and_again_is_no_conflict_over_its_status() -> None:
+    """A status that was not there yet was taken for one that another program writes, and a minute passed without."""
+    server = Server()
+    operator = await settled(server)
+    for number in range(5):
+        server.version += 1
+        metadata = {"uid": f"again-{number}", "resourceVersion": str(server.version)}
+        created = merged(server.service, {"metadata": metadata, "status": GONE})
+        server.indexes[LLMSERVICE.plural][KEY] = [created]
+        await operator.reconcile(KEY)
+        assert server.writes.count("LLMService/status") == number + 1
 
 
 async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_the_status() -> None:
