@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.container import GPU, resources
 
 _MOST_EVENTS = 10
+_SIMILAR, _CREATING = "(combined from similar events): ", "Error creating: "
+"""What Kubernetes writes before the text of many events of one kind, and before why a pod was refused."""
 _NO_OBSTACLE = (Reason.FIXED_REPLICAS, Reason.NO_ADAPTERS, Reason.AUTOSCALER_PENDING)
 """Reasons of conditions whose status looks bad, although nothing is kept from serving or scaling."""
 
@@ -49,28 +52,34 @@ def obstacles(facts: Facts) -> list[Obstacle]:
 
     Events are past: they are only shown while there is another obstacle.
     """
-    pods = [pod["metadata"]["name"] for pod in facts.pods]
-    found = _with_news([], _present(facts), pods)
+    names = _names_of_pods(facts)
+    found = _with_news([], _present(facts), names)
     if not found:
         return []
-    with_events = _with_news(found, _events(facts, {other.reason for other in found}), pods)
-    return [*found, *(replace(each, text=advice(each.text)) for each in with_events[len(found) :])]
+    with_events = _with_news(found, _events(facts, {other.reason for other in found}), names)
+    return [*found, *(replace(each, text=advice(each.text)) for each in with_events[len(found) :][-_MOST_EVENTS:])]
 
 
-def _with_news(found: Sequence[Obstacle], more: Iterable[Obstacle], pods: Sequence[str]) -> list[Obstacle]:
+def _names_of_pods(facts: Facts) -> re.Pattern[str]:
+    """Return what matches the names of the pods that are there, and of those that a ReplicaSet could not create."""
+    there = [re.escape(pod["metadata"]["name"]) for pod in facts.pods]
+    service = re.escape(facts.service["metadata"]["name"])
+    return re.compile("|".join([*sorted(there, key=len, reverse=True), rf"{service}-[0-9a-z]+-[0-9a-z]*"]))
+
+
+def _with_news(found: Sequence[Obstacle], more: Iterable[Obstacle], pods: re.Pattern[str]) -> list[Obstacle]:
     """Return `found`, and of `more` those whose sentence is new, whichever of the `pods` it names."""
-    kept = list(found)
+    kept = {_without_names(each.text, pods): each for each in found}
     for each in more:
-        if not any(_without_names(each.text, pods) in _without_names(other.text, pods) for other in kept):
-            kept.append(each)
-    return kept
+        sentence = _without_names(each.text, pods)
+        if not any(sentence in other for other in kept):
+            kept[sentence] = each
+    return list(kept.values())
 
 
-def _without_names(text: str, pods: Sequence[str]) -> str:
+def _without_names(text: str, pods: re.Pattern[str]) -> str:
     """Return `text` without names of pods, and without its full stop, which advice that follows replaces."""
-    for pod in pods:
-        text = text.replace(pod, "")
-    return text.rstrip(".")
+    return pods.sub("", text.removeprefix(_SIMILAR).removeprefix(_CREATING)).rstrip(".")
 
 
 def report(facts: Facts, found: Sequence[Obstacle]) -> str:
@@ -182,7 +191,7 @@ def _pod_spec(facts: Facts) -> Mapping[str, Any]:
 
 
 def _events(facts: Facts, reasons: set[str]) -> Iterator[Obstacle]:
-    """Yield the last warnings, without those of the LLMService whose reason is one of `reasons`, as conditions have."""
+    """Yield the warnings in order, without those of the LLMService that repeat one of the `reasons` of conditions."""
     name = facts.service["metadata"]["name"]
     pods = {pod["metadata"]["name"] for pod in facts.pods}
     claims = {claim for pod in facts.pods for claim in view(pod, GPU).claims}
@@ -193,7 +202,7 @@ def _events(facts: Facts, reasons: set[str]) -> Iterator[Obstacle]:
         and not _is_of_a_start(each)
         and not (each["involvedObject"]["kind"] == KIND and each.get("reason") in reasons)
     ]
-    for event in sorted(related, key=_when)[-_MOST_EVENTS:]:
+    for event in sorted(related, key=_when):
         regarding = event["involvedObject"]
         about = f"event of {regarding['kind']} {regarding['name']}"
         yield Obstacle(about, event.get("reason") or "", " ".join((event.get("message") or "").split()))

@@ -98,6 +98,23 @@ def test_what_is_true_of_several_pods_is_said_once() -> None:
     assert second.text == "no such Secret"
 
 
+def test_pods_that_could_not_be_created_are_no_obstacle_each() -> None:
+    refused = 'pods "good-7d9f-{}" is forbidden: no pods on Sundays'
+    deployment = named("good", condition("ReplicaFailure", "True", "FailedCreate", refused.format("aaaaa")))
+    prefixes = ["Error creating: "] * 12 + ["(combined from similar events): Error creating: "]
+    names = [*"bcdefghijklmn"]
+    events = [
+        warning("ReplicaSet", "good-7d9f", "no such Secret"),
+        *(
+            warning("ReplicaSet", "good-7d9f", prefix + refused.format(name * 5))
+            for prefix, name in zip(prefixes, names, strict=True)
+        ),
+    ]
+    found = obstacles(Facts(service(), deployment=deployment, events=events))
+    assert [each.about for each in found if "Sundays" in each.text] == ["Deployment good"]
+    assert found[-1].text == "no such Secret"
+
+
 def test_an_event_comes_with_what_helps() -> None:
     message = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) good-0'
     events = [warning("Pod", "good-1", message)]
