@@ -210,7 +210,7 @@ def test_an_error_of_a_clients_grammar_is_not_logged(caplog: pytest.LogCaptureFi
     state: Any = SimpleNamespace(request_id="r", token_ids=[], prompt_len=0)
     assert not guided.masks([(0, state), (1, state)], {})
     assert failed == errors
-    assert caplog.messages == ["request r has no mask: of ours"]
+    assert caplog.messages == ["request r: its grammar's next tokens cannot be computed: of ours"]
 
 
 _PRIMES = {"type": "integer", "allOf": [{"multipleOf": prime} for prime in (999_983, 999_979, 999_961, 999_959)]}

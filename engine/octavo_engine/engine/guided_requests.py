@@ -96,7 +96,7 @@ class GuidedRequests:
         try:
             return provider.guides(state.request_id)
         except Exception as error:
-            log.exception("request %s: the mask provider failed", state.request_id)
+            log.exception("request %s: finding out which tokens its grammar allows failed", state.request_id)
             self._fail(state, error)
             return False
 
@@ -115,7 +115,7 @@ class GuidedRequests:
         for row, error in found.errors.items():
             _, state = guided[row]
             if not isinstance(error, NotAdmissibleError):  # that error is reported to the client
-                log.error("request %s has no mask: %s", state.request_id, error)
+                log.error("request %s: its grammar's next tokens cannot be computed: %s", state.request_id, error)
             self._fail(state, error)
         places = _places([index for index, _ in guided], drafts)
         lines = [(row, place) for row, of_row in enumerate(places) for place in of_row]

@@ -84,7 +84,7 @@ class Connection:
             try:
                 messages.append(decode_to_engine(frame))
             except msgspec.DecodeError as error:  # our client sends none such, so no request is affected
-                log.warning("ignored a message that cannot be decoded: %s", error)
+                log.warning("a message of the HTTP process cannot be decoded and is ignored: %s", error)
 
     def close(self) -> None:
         """Send the queued messages, for at most a second, and close the socket."""

@@ -170,7 +170,7 @@ def _prepared(model: LoadedModel, task: Task) -> Result:
     except RecursionError:
         return Rejected(400, "the request is nested too deep to be read", "request_too_complex", None)
     except Exception:
-        log.exception("a request could not be prepared by the job %s", task.job)
+        log.exception("preparing a request failed in the job %s", task.job)
         return Rejected(500, "the server failed because of a bug; see its log", "internal_error", None)
     return _of_size(found) if isinstance(found, PreparedRequest) else found
 

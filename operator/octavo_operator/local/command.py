@@ -47,7 +47,7 @@ def translate(
             env[variable["name"]] = value
     argv = [executable(container["command"][0]), *(argument(text) for text in container["args"])]
     if not all(map(_is_text, (*argv, *env, *env.values()))) or any("=" in name for name in env):
-        raise ValueError("no process can have such an argument or variable")
+        raise ValueError("an argument or variable has a character that no process can get, such as NUL")
     return Command(argv, env)
 
 

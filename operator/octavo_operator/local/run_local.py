@@ -46,7 +46,7 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
         try:
             plan = _plan(service, template["spec"], port, Path(root), volumes or {})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise LocalError("spec.podTemplate makes of the pod what no API server takes as one") from error
+            raise LocalError("spec.podTemplate makes the pod invalid: the API server would refuse it") from error
         if plan.adapters:
             left.enter_context(beside(plan.adapters, root))
         if plan.fetch:

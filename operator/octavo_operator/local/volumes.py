@@ -24,7 +24,7 @@ def make_folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mappin
     for volume in volumes:
         name = volume["name"]
         if not is_dns_label(name):
-            raise LocalError(f"spec.podTemplate has a volume {name!r}: no volume can be called so")
+            raise LocalError(f"spec.podTemplate has a volume {name!r}, which is not a valid name of a volume")
         if name in folders:
             raise LocalError(f"spec.podTemplate has two volumes called {name}")
         if name in given:

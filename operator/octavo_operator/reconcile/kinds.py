@@ -27,7 +27,7 @@ class Kind:
         Names may come from a request: what they hold cannot lead to another path.
         """
         if {namespace, name} & {".", ".."}:  # quoting leaves dots alone, and clients resolve them
-            raise ValueError(f"no namespace and no object is called {namespace!r} and {name!r}")
+            raise ValueError(f"{namespace!r} cannot be the name of a namespace, or {name!r} that of an object")
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         return f"{root}{scope}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")

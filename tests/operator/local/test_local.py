@@ -113,7 +113,7 @@ def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
     [
         ({"containers": [{"name": "engine", "$patch": "delete"}]}, "leaves the container engine without command, args"),
         *(
-            (wrong, "no API server takes")
+            (wrong, "the API server would refuse it")
             for wrong in (
                 {"$patch": "delete"},
                 {"containers": "engine"},
@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
             {"containers": [{"name": "engine", "startupProbe": {"$patch": "replace", "exec": {"command": ["true"]}}}]},
             "changes the startupProbe to one that cannot be asked here",
         ),
-        *(({"volumes": [{"name": odd, "emptyDir": {}}]}, "no volume can be called so") for odd in ("", "../x")),
+        *(({"volumes": [{"name": odd, "emptyDir": {}}]}, "is not a valid name of a volume") for odd in ("", "../x")),
         ({"containers": [{"name": "engine", "startupProbe": None}]}, "without startupProbe"),
         ({"volumes": [{"name": "tmp", "$patch": "delete"}]}, "without volume tmp"),
     ],

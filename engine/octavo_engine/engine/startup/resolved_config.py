@@ -156,7 +156,7 @@ def _resolve(
     dtype = choose_dtype(config.dtype, spec, device)
     if config.enable_lora and spec.head is None:
         raise ConfigurationError(
-            f"--enable-lora: {spec.architecture} does not generate, and serves no adapters; omit it"
+            f"--enable-lora: {spec.architecture} does not generate text, so it has no adapters; omit the flag"
         )
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, spec)
     blueprint = make_blueprint(spec, dtype, shard, device, fp8_products=fp8_products)

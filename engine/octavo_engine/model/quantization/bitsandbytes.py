@@ -120,7 +120,7 @@ class _Scales:
         if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int:
             raise ValueError("has a shape that is not one of rows and columns")
         if state.get("blocksize") != _BLOCK or shape[1] != columns:
-            raise ValueError(f"says a shape other than {[rows, columns]} or other blocks than of {_BLOCK} numbers")
+            raise ValueError(f"does not have the shape {[rows, columns]} and blocks of {_BLOCK} numbers")
         offset = state.get("nested_offset") or 0.0
         if not isinstance(offset, float):
             raise ValueError("has a nested_offset that is not a floating-point number")

@@ -31,4 +31,8 @@ async def spare_pods_on(nodes: Collection[str], cluster: PodWriter, pods: Iterab
         try:
             await cluster.merge(POD, metadata["namespace"], metadata["name"], patch)
         except ApiError as error:
-            logger.warning("pod %s/%s may end first: %s", metadata["namespace"], metadata["name"], error)
+            logger.warning(
+                "pod %s/%s serves from a cordoned node and may end before others in a rollout, as its deletion cost "
+                "cannot be written: %s",
+                metadata["namespace"], metadata["name"], error,
+            )  # fmt: skip

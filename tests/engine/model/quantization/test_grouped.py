@@ -205,7 +205,7 @@ def test_other_tables_and_states_of_bitsandbytes_are_refused(tmp_path):
         (
             state,
             lambda _: torch.frombuffer(bytearray(b'{"blocksize": 128, "shape": [128, 256]}'), dtype=torch.uint8),
-            "other blocks than of 64",
+            "and blocks of 64 numbers",
         ),
         (
             state,

@@ -59,7 +59,7 @@ def _deepseek2_fields(header: Header) -> dict[str, Any]:
         if sizes not in _GROUPS:
             raise ModelLoadError(
                 f"{header.fields.origin}: {header.key('expert_group_count')} is missing, and no published model with "
-                f"{sizes[0]} layers and {sizes[1]} experts tells it; convert the model again with a current llama.cpp"
+                f"{sizes[0]} layers and {sizes[1]} experts shows it; convert the model again with a current llama.cpp"
             )
         fields |= dict(zip(("n_group", "topk_group"), _GROUPS[sizes], strict=True))
     if fields["scoring_func"] == "sigmoid":

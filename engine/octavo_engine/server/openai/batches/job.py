@@ -214,7 +214,7 @@ class Job:
         if not self._ends.admits():
             return False
         if omitted := self._ends.take_omitted():
-            log.info("the ends of %d batches were not logged: too many came at once", omitted)
+            log.info("%d batches ended without a log line of their own: too many ended at once", omitted)
         return True
 
     async def _end_in_memory(self, error: StorageError) -> None:
