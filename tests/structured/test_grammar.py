@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from octavo_engine.json_schema import items, patterns
+from octavo_engine.json_schema import growth, items, patterns
 from octavo_engine.structured import grammar_check
 from octavo_engine.structured.grammar import (
     GrammarError,
@@ -665,6 +665,23 @@ def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
 def test_other_look_around_is_refused(pattern: str) -> None:
     with pytest.raises(GrammarError, match="regular expression is not valid"):
         check_grammar(json_schema_grammar({"type": "string", "pattern": pattern}))
+
+
+@pytest.mark.parametrize(
+    "short",
+    [
+        {"format": "date-time"},
+        {"type": "number", "minimum": 0, "maximum": 99, "multipleOf": 0.1},
+        {"not": {"const": "aaa"}},
+    ],
+)
+def test_what_few_characters_stand_for_is_limited(short: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemas of 260 KB became 15 MB, which took a text worker 4 s."""
+    schema = {"anyOf": [{"type": "string", **short}] * 20}
+    assert len(exact_schema(schema).text) > 2000
+    monkeypatch.setattr(growth, "MOST_CHARACTERS", 500)
+    with pytest.raises(GrammarError, match="multiples and `not` stand for has more than 500 characters"):
+        exact_schema(schema)
 
 
 @pytest.mark.parametrize("pattern", ["[^" * 90, "[^[:a:" * 90, "[a" * 90 + "\\"])

@@ -22,6 +22,7 @@ from octavo_engine.json_schema.conditions import Conditions
 from octavo_engine.json_schema.contains import ContainedItems
 from octavo_engine.json_schema.controls import names_control_characters
 from octavo_engine.json_schema.formats import with_exact_format
+from octavo_engine.json_schema.growth import Growth
 from octavo_engine.json_schema.items import UniqueLists, with_evaluated_items, without_idle_uniqueness
 from octavo_engine.json_schema.names import without_property_names
 from octavo_engine.json_schema.negations import without_negation
@@ -115,7 +116,8 @@ def _parsed(text: str) -> Any:
 
 def _narrowed(value: Any) -> Any:
     """Return a schema that llguidance follows exactly. A schema's properties are counted with those of its `allOf`."""
-    value = changed_schema(value, without_negation)
+    growth = Growth()
+    value = changed_schema(value, growth.counted(without_negation))
     value = changed_schema(value, Conditions(value).divided)
     alternatives = Alternatives(value, closable=not joins_schemas(value))
     contained, lists = ContainedItems(), UniqueLists(value)
@@ -133,7 +135,7 @@ def _narrowed(value: Any) -> Any:
     def exact(each: dict[str, Any]) -> dict[str, Any]:
         return with_exact_pattern(with_exact_numbers(with_exact_format(with_counted_properties(each))))
 
-    return changed_schema(joined, exact)
+    return changed_schema(joined, growth.counted(exact))
 
 
 def json_options(schema: ExactSchema, *, compact: bool = False) -> dict[str, Any]:
