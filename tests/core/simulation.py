@@ -279,6 +279,12 @@ def step(scheduler: Scheduler, device: Device, now: float = 0.0) -> tuple[StepPl
     return plan, outputs
 
 
+def run_steps(scheduler: Scheduler, device: Device, steps: int, *, seconds: float = 0.1) -> None:
+    """Run this many steps from time 0 on, each `seconds` after the one before. None may be empty."""
+    for number in range(steps):
+        step(scheduler, device, number * seconds)
+
+
 def run(
     scheduler: Scheduler,
     *,

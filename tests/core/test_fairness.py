@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from simulation import Device, add, answer_of, expected, make_engine, make_state, run, step
+from simulation import Device, add, answer_of, expected, make_engine, make_state, run, run_steps, step
 
 from octavo_engine.core.fairness import LEFTOVER, QUANTUM, Accounts
 from octavo_engine.core.request_state import RequestState, Status
@@ -141,8 +141,7 @@ def test_a_step_looks_at_each_waiting_tenant_a_few_times_however_many_wait(monke
     scheduler, device = make_engine(blocks=512, tokens=256, seqs=8)
     for number in range(600):
         add(scheduler, f"r{number}", 5, max_tokens=90, tenant=f"key{number % 300}")
-    for number in range(5):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 5)
     assert len(scheduler.running) == 8
     looks = Counter[str]()
     place = Accounts.place
@@ -314,8 +313,7 @@ def test_a_newcomer_waits_for_none_of_the_long_prompts_of_many_keys() -> None:
     scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
     for number in range(9):
         add(scheduler, f"long{number}", 3_000, max_tokens=2, tenant=f"key{number}")
-    for number in range(20):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 20)
     late = []
     for number in range(20, 60):
         short = add(scheduler, f"short{number}", 4, max_tokens=1, tenant=f"new{number}", arrival=number * 0.1)
@@ -330,8 +328,7 @@ def test_a_newcomer_begins_at_once_beside_many_keys_that_all_wait(prompt: int, a
     scheduler, device = make_engine(blocks=4096, tokens=256, seqs=32, model_len=2048)
     for number in range(160):
         add(scheduler, f"flood{number}", prompt, max_tokens=answer, tenant=f"key{number % 80}")
-    for number in range(20):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 20)
     news = add(scheduler, "news", 10, max_tokens=2, tenant="newcomer", arrival=2.0)
     steps = 20
     while not news.num_output:
@@ -344,8 +341,7 @@ def test_places_are_kept_for_keys_with_one_request_and_used_by_them() -> None:
     scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
     for number in range(200):
         add(scheduler, f"flood{number}", 5, max_tokens=90, tenant=f"key{number % 20}")
-    for number in range(40):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 40)
     assert len(scheduler.running) == 60
     for number in range(6):
         add(scheduler, f"user{number}", 5, max_tokens=90, tenant=f"user{number}", arrival=4.0)
@@ -358,8 +354,7 @@ def test_two_keys_use_all_places_and_yield_one_to_a_user() -> None:
     scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
     for number in range(200):
         add(scheduler, f"flood{number}", 5, max_tokens=90, tenant=f"key{number % 2}")
-    for number in range(40):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 40)
     assert len(scheduler.running) == 64
     user = add(scheduler, "user", 5, max_tokens=9, tenant="user", arrival=4.0)
     step(scheduler, device, 4.0)
@@ -371,8 +366,7 @@ def test_one_key_may_run_as_many_requests_as_there_is_room_for() -> None:
     scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
     for number in range(80):
         add(scheduler, f"r{number}", 4, max_tokens=50, tenant="only")
-    for number in range(3):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 3)
     assert len(scheduler.running) == 64
 
 
@@ -380,8 +374,7 @@ def test_long_prompts_do_not_all_begin_when_they_fill_each_step() -> None:
     """They would share the steps, so that each took as long as all together. One that others have passed begins."""
     scheduler, device = make_engine(blocks=4096, tokens=128, seqs=16, model_len=4096)
     prompts = [add(scheduler, f"long{number}", 2_000, max_tokens=2, tenant=f"key{number}") for number in range(12)]
-    for number in range(8):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 8)
     assert len(scheduler.running.prefilling) == 4
     passed = next(state for state in prompts if state.status is Status.WAITING)
     passed.skipped = scheduler.settings.max_skips
@@ -409,8 +402,7 @@ def test_a_key_beyond_its_share_of_seats_yields_and_they_are_not_taken_back() ->
     step(scheduler, device)
     assert held(scheduler) == {"a": 4}
     theirs = [add(scheduler, f"b{n}", 10, max_tokens=60, tenant="b", arrival=9 + n) for n in range(6)]
-    for _ in range(40):
-        step(scheduler, device)
+    run_steps(scheduler, device, 40, seconds=0)
     assert held(scheduler) == {"a": 2, "b": 2}
     assert StatsReader(scheduler).read().preemptions == 2, "one for each seat of b's share, and no more"
     finish(scheduler, device, ours + theirs)
@@ -424,8 +416,7 @@ def test_a_newcomer_gets_a_seat_however_many_others_wait_for_one(policy: str) ->
     step(scheduler, device)
     assert held(scheduler) == {"a": 4}
     other = add(scheduler, "b", 10, max_tokens=60, tenant="b", arrival=21)
-    for _ in range(2):
-        step(scheduler, device)
+    run_steps(scheduler, device, 2, seconds=0)
     assert other.status is Status.RUNNING
     assert not scheduler.planner.policy.accounts.heavy("a")
     finish(scheduler, device, [*ours, other])
@@ -439,8 +430,7 @@ def test_a_key_beyond_its_share_of_memory_yields_too() -> None:
     assert held(scheduler)["a"] >= 3
     before = scheduler.counters.preemptions
     other = add(scheduler, "b", 40, max_tokens=10, tenant="b", arrival=9.0)
-    for _ in range(3):
-        step(scheduler, device)
+    run_steps(scheduler, device, 3, seconds=0)
     assert other.status is Status.RUNNING
     assert scheduler.counters.preemptions > before
     finish(scheduler, device, [*ours, other])
@@ -454,8 +444,7 @@ def test_a_key_within_its_share_does_not_yield() -> None:
         add(scheduler, f"a{number}", 10, max_tokens=50, tenant="abc"[number])
     step(scheduler, device)
     more = add(scheduler, "more", 10, max_tokens=50, tenant="b")
-    for _ in range(10):
-        step(scheduler, device)
+    run_steps(scheduler, device, 10, seconds=0)
     assert more.status is Status.WAITING
     assert StatsReader(scheduler).read().preemptions == 0
 
@@ -565,8 +554,7 @@ def test_use_that_has_decayed_makes_no_tenant_heavy() -> None:
 def test_answers_are_charged_while_they_grow() -> None:
     scheduler, device = make_engine(blocks=64, seqs=4, tokens=64)
     add(scheduler, "long", 4, max_tokens=500, tenant="a")
-    for number in range(60):
-        step(scheduler, device, number * 0.1)
+    run_steps(scheduler, device, 60)
     assert scheduler._policy.accounts["a"].served > 40
 
 
@@ -575,8 +563,7 @@ def test_a_short_prompt_waits_for_no_more_than_its_own_chunks_beside_long_ones_o
     scheduler, device = make_engine(blocks=256, seqs=8, tokens=64)
     for tenant in "abc":
         add(scheduler, tenant, 900, tenant=tenant)
-    for number in range(3):
-        step(scheduler, device, float(number))
+    run_steps(scheduler, device, 3, seconds=1)
     short = add(scheduler, "short", 20, tenant="other", arrival=3.0)
     for number in range(3, 6):
         step(scheduler, device, float(number))

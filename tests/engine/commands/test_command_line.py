@@ -258,26 +258,35 @@ def test_generate_sees_before_it_loads_that_it_cannot_write(
     )
 
 
-@pytest.mark.parametrize("columns", ["20", "400"])
-def test_help_fits_any_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    for command in COMMANDS:
-        with pytest.raises(SystemExit):
-            cli.main([command, "--help"])
-        assert capsys.readouterr().out.startswith(f"usage: octavo-engine {command}")
+HelpPages = Callable[[int], dict[str, str]]
 
 
-@pytest.mark.parametrize("columns", ["60", "72", "80", "100"])
-def test_help_breaks_no_flag_into_two_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    for command in COMMANDS:
-        with pytest.raises(SystemExit):
-            cli.main([command, "--help"])
-        assert not [line for line in capsys.readouterr().out.splitlines() if re.search(r"--[a-z0-9-]*-$", line)]
+@pytest.fixture
+def help_pages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> HelpPages:
+    """Return a function: the help page of each command in a terminal of so many columns."""
+
+    def pages(columns: int) -> dict[str, str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown = {}
+        for command in COMMANDS:
+            with pytest.raises(SystemExit):
+                cli.main([command, "--help"])
+            shown[command] = capsys.readouterr().out
+        return shown
+
+    return pages
+
+
+@pytest.mark.parametrize("columns", [20, 400])
+def test_help_fits_any_terminal(help_pages: HelpPages, columns: int) -> None:
+    for command, page in help_pages(columns).items():
+        assert page.startswith(f"usage: octavo-engine {command}")
+
+
+@pytest.mark.parametrize("columns", [60, 72, 80, 100])
+def test_help_breaks_no_flag_into_two_lines(help_pages: HelpPages, columns: int) -> None:
+    for page in help_pages(columns).values():
+        assert not [line for line in page.splitlines() if re.search(r"--[a-z0-9-]*-$", line)]
 
 
 @pytest.mark.parametrize(
