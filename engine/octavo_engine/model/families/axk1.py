@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from octavo_engine.model.families.deepseek import DEFAULTS, read_by_type
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.moe_layer_freq import with_types
+from octavo_engine.model.families.moe_layer_freq import with_mlp_layer_types
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ModelSpec, MoESpec
 
 
 def _read_axk1(fields: Fields) -> ModelSpec:
-    spec = read_by_type(with_types(fields), AXK1.architecture)
+    spec = read_by_type(with_mlp_layer_types(fields), AXK1.architecture)
     layers = tuple(
         replace(layer, norms=replace(layer.norms, after_feed_forward=spec.norm))
         if isinstance(layer.feed_forward, MoESpec)

@@ -12,7 +12,7 @@ from typing import cast
 from octavo_engine.model.checkpoint.names import TensorNames
 from octavo_engine.model.families import sparse_index
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.moe_layer_freq import with_types
+from octavo_engine.model.families.moe_layer_freq import with_mlp_layer_types
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import LatentAttentionSpec, LayerNorms, LayerSpec, ModelSpec, MoESpec, NormSpec
 
@@ -20,7 +20,7 @@ _NAMES = TensorNames(modules=(("q_gate_proj", "q_b_proj"), ("mlp.fc1", "W_down")
 
 
 def _read(fields: Fields) -> ModelSpec:
-    spec = sparse_index.read(with_types(fields), AXK2.architecture)
+    spec = sparse_index.read(with_mlp_layer_types(fields), AXK2.architecture)
     rank = fields.integer("gated_norm_rank", 1, 1 << 16)
     return replace(spec, layers=tuple(_gated(layer, rank) for layer in spec.layers), names=_NAMES)
 

@@ -11,7 +11,7 @@ from octavo_engine.model.checkpoint.names import StoredNames, TensorNames
 from octavo_engine.model.families import latent, mixtures, reading, sparse_index
 from octavo_engine.model.families.dots3_layers import fields_of_layers
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.moe_layer_freq import with_types
+from octavo_engine.model.families.moe_layer_freq import with_mlp_layer_types
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import LatentAttentionSpec, LayerSpec, ModelSpec, OutputGateSpec
 
@@ -23,7 +23,7 @@ def _read(fields: Fields) -> ModelSpec:
     shared = mixtures.shared(fields, "n_shared_experts", "shared_experts_intermediate_size")
     router = mixtures.sigmoid_router(fields)
     moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
-    feed_forward = mixtures.by_type(with_types(fields), moe, 1)
+    feed_forward = mixtures.by_type(with_mlp_layer_types(fields), moe, 1)
     kinds = fields_of_layers(fields)
     layers = tuple(
         LayerSpec(mixer=_mixer(own, kind), feed_forward=feed_forward(layer), norms=reading.norms_before(norm))

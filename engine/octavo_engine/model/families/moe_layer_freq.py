@@ -8,7 +8,7 @@ from octavo_engine.model.families import reading
 from octavo_engine.model.fields import Fields
 
 
-def with_types(fields: Fields) -> Fields:
+def with_mlp_layer_types(fields: Fields) -> Fields:
     """Return `fields` with `mlp_layer_types`; published files have `first_k_dense_replace` and `moe_layer_freq`."""
     if fields.has("mlp_layer_types"):
         return fields

@@ -8,13 +8,13 @@ from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
 from octavo_engine.model.families.eurobert import encoder
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.ultrabert_fields import with_types
+from octavo_engine.model.families.ultrabert_fields import with_fields_by_type
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import ClassifierSpec, ModelSpec
 
 
 def _read(architecture: str, fields: Fields) -> ModelSpec:
-    fields = with_types(fields)
+    fields = with_fields_by_type(fields)
     windows = reading.windows(fields, default=lambda _: False)
     classes = _classifier(fields) if architecture.endswith("ForSequenceClassification") else None
     seen = [None if window is None else window + 1 for window in windows]  # here the token itself counts

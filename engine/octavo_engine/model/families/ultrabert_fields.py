@@ -11,7 +11,7 @@ from octavo_engine.model.fields import Fields
 _BASES = {"sliding_attention": 10000.0, "full_attention": 2560000.0}
 
 
-def with_types(fields: Fields) -> Fields:
+def with_fields_by_type(fields: Fields) -> Fields:
     """Return the fields with `layer_types` and `rope_parameters`, for which published files have one number a layer.
 
     ModelLoadError if these differ within a type of layers.
