@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,7 @@ from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 
 Object = dict[str, Any]
 
+_JSON = "application/json"
 _TIMEOUT_SECONDS = 30.0
 _NO_ANSWER = "NoAnswer"
 _DENIAL = re.compile(r"denied (?:the )?request\b")
@@ -38,6 +40,18 @@ _WEBHOOKS = (
     "; if other requests are answered, an admission webhook may hang: kubectl get "
     "validatingwebhookconfigurations,mutatingwebhookconfigurations"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request to the API server."""
+
+    method: str
+    path: str
+    body: Object | None
+    query: list[tuple[str, str]] | None
+    content_type: str
+    accept: str = _JSON
 
 
 class ApiServer:
@@ -89,15 +103,17 @@ class ApiServer:
         path: str,
         body: Object,
         query: list[tuple[str, str]] | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
     ) -> Object:
         """Send one write; metrics count it as `what`. NotLeadingError if this replica may not write now."""
-        await self._may_send(method, path)
+        request = _Request(method, path, body, query, content_type)
+        await self._may_send(request)
         seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
         if seconds <= 0:
             raise NotLeadingError(f"does not hold the lease at this moment, so {what} is not changed")
         self.wrote(verb, what)
-        return await self.request(method, path, body, query, content_type, seconds=seconds, waited=True)
+        with self._noted(request):
+            return await self._answer(request, seconds)
 
     async def request(
         self,
@@ -105,60 +121,58 @@ class ApiServer:
         path: str,
         body: Object | None = None,
         query: list[tuple[str, str]] | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
         seconds: float = _TIMEOUT_SECONDS,
-        waited: bool = False,
         at_once: bool = False,
     ) -> Object:
-        """Send one request; it waits while the API server asks clients to send less, unless it has `waited` already.
+        """Send one request; it waits while the API server asks clients to send less.
 
         `at_once`: it does not wait, and its answer holds back no other, as for the Lease.
         """
-        if not (waited or at_once):
-            await self._may_send(method, path)
-        with contextlib.nullcontext() if at_once else self._noted(method, path):
-            return await self._sent(method, path, body, query, content_type, accept, seconds)
+        request = _Request(method, path, body, query, content_type, accept)
+        if at_once:
+            return await self._answer(request, seconds)
+        await self._may_send(request)
+        with self._noted(request):
+            return await self._answer(request, seconds)
 
-    async def _may_send(self, method: str, path: str) -> None:
+    async def _may_send(self, request: _Request) -> None:
         """Wait as long as the API server asks all clients to; ApiError if it asks longer for this request alone."""
         await self.limiter.wait()
-        if held := self.limiter.held_back((method, path)):
+        if held := self.limiter.held_back((request.method, request.path)):
             seconds, message = held
             raise ApiError(429, HELD_BACK, message, seconds)
 
     @contextlib.contextmanager
-    def _noted(self, method: str, path: str) -> Iterator[None]:
-        """Let the limiter know how the request in the block is answered."""
+    def _noted(self, request: _Request) -> Iterator[None]:
+        """Let the limiter know how `request` is answered, which is sent in the block."""
+        name = request.method, request.path
         try:
             yield
         except ApiError as error:
             if error.reason != _NO_ANSWER:  # of this request alone: others are not held back
-                self.limiter.answered((method, path), error.status, error.at_least, error.message)
+                self.limiter.answered(name, error.status, error.at_least, error.message)
             raise
-        self.limiter.answered((method, path), 200)
+        self.limiter.answered(name, 200)
 
-    async def _sent(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        query: list[tuple[str, str]] | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        seconds: float = _TIMEOUT_SECONDS,
-    ) -> Object:
-        headers = {"Accept": accept, "Content-Type": content_type}
+    async def _answer(self, request: _Request, seconds: float) -> Object:
+        """Send a request now, and return what it is answered within `seconds`; ApiError if that is a failure."""
         began = time.monotonic()
-        request = await self._api.param_serialize(
-            method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
+        sent = await self._api.param_serialize(
+            request.method,
+            request.path,
+            query_params=request.query or [],
+            header_params={"Accept": request.accept, "Content-Type": request.content_type},
+            body=request.body,
+            auth_settings=["BearerToken"],
         )
         try:
-            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
+            response = await self._api.call_api(*sent, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
         except TimeoutError:
-            message = f"the API server gave no answer to {method} {path} within {seconds:.0f} s"
-            hint = "" if method == "GET" else _WEBHOOKS  # admission is not asked about what is only read
+            message = f"the API server gave no answer to {request.method} {request.path} within {seconds:.0f} s"
+            hint = "" if request.method == "GET" else _WEBHOOKS  # admission is not asked about what is only read
             raise ApiError(0, _NO_ANSWER, message + hint) from None
         except (aiohttp.ClientError, OSError) as error:
             message = str(error) or type(error).__name__

@@ -25,9 +25,10 @@ class Recorded(ApiServer):
         self.sent: list[tuple[str, Any]] = []
         self.version, self._conflicts = 1, conflicts
 
-    async def request(self, method: str, path: str, body: Any = None, query: Any = None, *rest: Any, **_: Any) -> Any:
-        self.sent.append((rest[0], body))
-        assert ("fieldManager", "octavo-operator") in query
+    async def _answer(self, request: Any, seconds: float) -> Any:
+        body = request.body
+        self.sent.append((request.content_type, body))
+        assert ("fieldManager", "octavo-operator") in request.query
         if "managedFields" in body.get("metadata", {}):
             assert body["metadata"]["resourceVersion"] == str(self.version)
             if self._conflicts:
