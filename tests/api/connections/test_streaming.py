@@ -14,12 +14,13 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.connections import sse
+from octavo_engine.server.connections.direct_send import direct_send
 from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.generation import answer as answer_module
 from octavo_engine.server.generation.answer import usage_of
@@ -216,8 +217,25 @@ async def test_events_are_sent_past_the_functions_that_look_only_at_an_answers_s
         raise AssertionError
 
     response = sse.EventStream(events(), contextlib.nullcontext(), time.monotonic() + 60)
-    await response({"type": "http", "state": {"send": send_body}}, connected, send)
+    scope: Scope = {"type": "http", "state": {}}
+    with direct_send(scope, send_body):
+        await response(scope, connected, send)
     assert started == ["http.response.start"] and sent == [b"data: {}\n\n", b""]
+
+
+async def test_a_stream_without_the_layer_that_sends_its_events_fails_before_it_begins() -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: {}\n\n"
+
+    async def connected() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    response = sse.EventStream(events(), contextlib.nullcontext(), time.monotonic() + 60)
+    with pytest.raises(RuntimeError, match="has not come through RequestContext"):
+        await response({"type": "http", "state": {}}, connected, send)
 
 
 async def test_outputs_may_come_together_and_after_their_reader_has_gone() -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
@@ -24,6 +24,7 @@ from octavo_engine.server.admission.auth import ANYONE, Key
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.connections import acceptor, connection
+from octavo_engine.server.connections.direct_send import direct_send
 from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.connections.sse import EventStream
 from octavo_engine.server.generation.answer import _SentEvents
@@ -136,7 +137,9 @@ async def test_a_client_that_reads_a_little_now_and_then_has_no_more_time_than_i
     late = time.monotonic() - 3600
     for response in (FullResponse(b"x" * 900, unread, late), EventStream(events(), contextlib.nullcontext(), late)):
         client = Mock(spec=connection.ClientConnection)
-        await response({"type": "http", "state": {"connection": weakref.ref(client)}}, connected, never_taken)
+        scope: Scope = {"type": "http", "state": {"connection": weakref.ref(client)}}
+        with direct_send(scope, never_taken):
+            await response(scope, connected, never_taken)
         client.abort.assert_called_once_with()
     assert unread.used == 0
 

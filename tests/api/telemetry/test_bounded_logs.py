@@ -20,7 +20,7 @@ from octavo_engine.process_setup import logs
 from octavo_engine.process_setup.logs import JSONLines
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.openai.batches.storage import StorageError, on_disk
-from octavo_engine.server.telemetry.access_log import AccessLog, clients_trace
+from octavo_engine.server.telemetry.access_log import AccessLog, clients_trace, without_keys
 from octavo_engine.server.telemetry.trace_context import trace_context
 from tests.api.hostile import TEXT, raw
 from tests.api.served import Served, write_keys
@@ -75,6 +75,7 @@ def test_warnings_that_repeat_are_counted() -> None:
 def scope_of(path: str, raw_path: bytes) -> dict[str, Any]:
     return {
         "type": "http", "method": "GET", "path": path, "raw_path": raw_path, "client": ("10.0.0.1", 5), "headers": [],
+        "state": {"hide_keys": str},
     }  # fmt: skip
 
 
@@ -116,10 +117,16 @@ def test_the_log_of_requests_holds_no_key_wherever_a_client_writes_it(
     path: str, method: str, request_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "octavo.access")
-    scope = scope_of(path, path.encode()) | {"method": method, "state": {"request_id": request_id}}
+    scope = scope_of(path, path.encode()) | {"method": method, "state": {"request_id": request_id, "hide_keys": str}}
     AccessLog().write(scope | {"headers": [(b"authorization", b"Bearer myCompanysSecret")]}, 404)
     [line] = caplog.messages
     assert "ecret" not in line and " 404 request_id=" in line
+
+
+def test_without_the_layer_that_knows_the_keys_nothing_of_a_client_is_logged() -> None:
+    scope = scope_of("/x", b"/x") | {"state": {}}
+    with pytest.raises(RuntimeError, match="has not come through RequestContext"):
+        without_keys("x", scope)
 
 
 OTHERS = ("Qm9vCgx7oT4zq9WmQm9vCgx7", "Qm9v+gx7/T4zq9W=", "af7651916cd43dd8448eb211c80319c0", "opensesame_mykey")

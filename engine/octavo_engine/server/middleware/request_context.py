@@ -20,6 +20,7 @@ from octavo_engine.server.connections.connection import (
     abort_connection,
     head_too_large,
 )
+from octavo_engine.server.connections.direct_send import direct_send
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
 from octavo_engine.server.middleware.metering import limits_of
 from octavo_engine.server.telemetry.access_log import AccessLog, clients_trace, without_keys
@@ -66,11 +67,10 @@ class RequestContext:
         span, trace = self._trace(scope)
         scope["state"].update(span=span, trace=trace)
         answer = _Answer(scope, send, self._access_log)
-        scope["state"]["send"] = answer.send
         try:
-            await self._answer(scope, receive, answer)
+            with direct_send(scope, answer.send):
+                await self._answer(scope, receive, answer)
         finally:
-            del scope["state"]["send"]  # in the circle of references the connection would outlive its end
             answer.log_cut_off()
             if span is not None:
                 span.end(answer.status)

@@ -78,8 +78,13 @@ def _path_of(scope: Scope) -> str:
 
 
 def without_keys(text: str, scope: Scope) -> str:
-    """Return what a client sent without API keys: those of the server, that of the request, and what looks like one."""
-    hide_keys: Callable[[str], str] = scope.get("state", {}).get("hide_keys", str)
+    """Return what a client sent without API keys: those of the server, that of the request, and what looks like one.
+
+    RuntimeError for a request whose scope does not say how the server's keys are hidden, as RequestContext makes it do.
+    """
+    hide_keys: Callable[[str], str] | None = scope.get("state", {}).get("hide_keys")
+    if hide_keys is None:
+        raise RuntimeError("no `hide_keys` for what a client sent: its request has not come through RequestContext")
     text = hide_keys(text)
     with contextlib.suppress(APIError):
         if len(key := presented_key(Headers(scope=scope))) >= SHORTEST_HIDDEN:

@@ -129,13 +129,32 @@ class LineAnswers:
         upload = Upload(self._serving.uploads.hold(key))
         try:
             upload.add(await on_disk(read))
-            return await self._call(_scope(key, path, request_id, upload), request_id)
+            return await self._call(self._scope(key, path, request_id, upload), request_id)
         except APIError as error:
             return _answer(error.status, request_id, error.body(), error.headers, error)
         except Exception:  # noqa: BLE001  (the application has logged it and answered 500 already)
             return Answer(500, request_id, internal_error(request_id).body())
         finally:
             upload.release()
+
+    def _scope(self, key: Key, path: str, request_id: str, upload: Upload) -> Scope:
+        """Return the scope of a request, as the layers before the application would have left it."""
+        hide_keys = self._serving.hide_keys
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "client": None,
+            "server": None,
+            "state": {"key": key, "request_id": request_id, "trace": None, "upload": upload, "hide_keys": hide_keys},
+        }
 
     async def _call(self, scope: Scope, request_id: str) -> Answer:
         started: Message = {}
@@ -161,21 +180,3 @@ def _answer(status: int, request_id: str, body: bytes, headers: Mapping[str, str
     waited = error is not None and error.detail.code == "queue_timeout"
     retried = status in _FULL and (waited or headers.get("X-Should-Retry") != "false")
     return Answer(status, request_id, body, float(headers.get("Retry-After", 1)) if retried else None)
-
-
-def _scope(key: Key, path: str, request_id: str, upload: Upload) -> Scope:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-        "client": None,
-        "server": None,
-        "state": {"key": key, "request_id": request_id, "trace": None, "upload": upload},
-    }
