@@ -23,6 +23,23 @@ def is_monitored_by(llmservice: LLMService, kind: str, kinds: frozenset[str]) ->
     return llmservice.spec.monitoring.kind == kind and is_wanted(llmservice, kind, kinds)
 
 
+def monitor(
+    llmservice: LLMService, kind: str, kinds: frozenset[str], labels: dict[str, str], endpoints: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return a monitor of `kind` named like the LLMService, or None where none is wanted or `kinds` lacks it.
+
+    It has the `endpoints` of the pods or Services with these `labels` scraped.
+    """
+    if not is_monitored_by(llmservice, kind, kinds):
+        return None
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": kind,
+        "metadata": monitoring_metadata(llmservice),
+        "spec": {"selector": {"matchLabels": labels}, "jobLabel": "app.kubernetes.io/name", **endpoints},
+    }
+
+
 def monitoring_metadata(llmservice: LLMService) -> dict[str, Any]:
     """Return a child's metadata with the labels by which the user's Prometheus selects."""
     metadata = child_metadata(llmservice)

@@ -7,22 +7,12 @@ from typing import Any
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render.container import PORT_NAME
-from octavo_operator.render.monitoring import endpoint, is_monitored_by, monitoring_metadata
+from octavo_operator.render.monitoring import endpoint, monitor
 
 KIND = "PodMonitor"
 
 
 def pod_monitor(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any] | None:
     """Return a PodMonitor named like the LLMService, or None where none is wanted or `kinds` lacks it."""
-    if not is_monitored_by(llmservice, KIND, kinds):
-        return None
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": KIND,
-        "metadata": monitoring_metadata(llmservice),
-        "spec": {
-            "selector": {"matchLabels": selector(llmservice.name)},
-            "jobLabel": "app.kubernetes.io/name",
-            "podMetricsEndpoints": [endpoint(llmservice, PORT_NAME, "pod")],
-        },
-    }
+    endpoints = {"podMetricsEndpoints": [endpoint(llmservice, PORT_NAME, "pod")]}
+    return monitor(llmservice, KIND, kinds, selector(llmservice.name), endpoints)
