@@ -343,6 +343,7 @@ def test_places_are_kept_for_keys_with_one_request_and_used_by_them() -> None:
         add(scheduler, f"flood{number}", 5, max_tokens=90, tenant=f"key{number % 20}")
     run_steps(scheduler, device, 40)
     assert len(scheduler.running) == 60
+    assert StatsReader(scheduler).read().kept_slots == 4
     for number in range(6):
         add(scheduler, f"user{number}", 5, max_tokens=90, tenant=f"user{number}", arrival=4.0)
     step(scheduler, device, 4.0)

@@ -148,7 +148,11 @@ class Accounts:
         """Return the part of --max-num-seqs and of memory that a heavy tenant's new request must leave free."""
         return min(_RESERVE, 1 - self.share(tenant)) if self.heavy(tenant) else 0.0
 
+    def kept(self, limit: int) -> int:
+        """Return how many of `limit` running requests are kept for tenants with a single request."""
+        return min(_MOST_KEPT, limit // 16, len(self._accounts) // 4)
+
     def most_running(self, state: RequestState, limit: int) -> int:
         """Return how many of `limit` requests may run once a waiting one has begun."""
-        kept = 0 if self.asks_singly(state) else min(_MOST_KEPT, limit // 16, len(self._accounts) // 4)
+        kept = 0 if self.asks_singly(state) else self.kept(limit)
         return max(1, min(limit - kept, int(limit * (1 - self.reserve(state.tenant)))))

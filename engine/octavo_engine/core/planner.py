@@ -12,7 +12,7 @@ from octavo_engine.core.admission_policy import AdmissionPolicy, AdmissionRound
 from octavo_engine.core.fairness import FOR_NEW, LEFTOVER, QUANTUM
 from octavo_engine.core.kv_groups import NO_BLOCK
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
+from octavo_engine.core.preemption import choose_victim, choose_victims
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.running import RunningRequests
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
@@ -240,9 +240,10 @@ class Planner:
         builder.preempted = True
         self.counters.preemptions += 1
         victim.preemptions += 1
-        swap, seconds = self.memory.swap, self.settings.swap_block_seconds
-        cheaper = swap_is_cheaper(swap.blocks_to_save(victim), seconds, victim.computed, self.cost.token_seconds)
-        if cheaper and swap.has_room(victim) and not victim.needs_prompt_logprobs:
+        swap = self.memory.swap
+        swap_seconds = swap.blocks_to_save(victim) * self.settings.swap_block_seconds
+        seconds = victim.computed * self.cost.token_seconds  # to compute all again: what the cache will have is unknown
+        if swap_seconds < seconds and swap.has_room(victim) and not victim.needs_prompt_logprobs:
             swap.save(victim)
         self.requeue(victim)
 

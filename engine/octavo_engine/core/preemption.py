@@ -1,4 +1,4 @@
-"""Preemption: chooses the requests that free their blocks, and whether these are recomputed or swapped.
+"""Preemption: chooses the requests that free their blocks.
 
 The victim is the least important request. Of equally important ones it is the one that loses the fewest tokens among
 those whose blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is
@@ -38,8 +38,3 @@ def choose_victims(
 
 def _loss(state: RequestState) -> tuple[int, float, str]:
     return (state.computed, -state.arrival, state.request_id)
-
-
-def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:
-    """Return True if swapping `blocks` out and in is quicker than computing `tokens` again, without cache hits."""
-    return blocks * block_seconds < tokens * token_seconds

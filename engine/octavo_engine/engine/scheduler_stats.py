@@ -42,6 +42,8 @@ class SchedulerStats:
     """Draft tokens that were accepted."""
     running_limit: int = 0
     """Requests that may run at once now; the controller of --target-* adjusts it."""
+    kept_slots: int = 0
+    """Those of `running_limit` that only the request of a key without another one may take."""
     chunk_limit: int = 0
     """Prefill tokens that a step may hold now; the controller of --target-* adjusts it too."""
     target_met: bool = True
@@ -104,6 +106,7 @@ class StatsReader:
             swapped_out_blocks=memory.swap.blocks_out,
             swapped_in_blocks=memory.swap.blocks_in,
             running_limit=scheduler.limits.running_limit,
+            kept_slots=scheduler.planner.policy.accounts.kept(scheduler.limits.running_limit),
             chunk_limit=scheduler.planner.chunk_limit,
             target_met=scheduler.limits.target_met,
             preemptions=counters.preemptions,

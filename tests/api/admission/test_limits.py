@@ -119,6 +119,19 @@ def test_free_seats_do_not_count_as_queue() -> None:
     assert said in str(refused)
 
 
+def test_slots_that_are_kept_for_keys_with_one_request_are_not_free_for_others() -> None:
+    """A busy key's request was accepted and waited, with which the kept slots were no longer free for anyone."""
+    admission = ManualAdmission(seats=64, keys=True, requests=0)
+    admission.engine.running = admission.begun = 61
+    admission.engine.kept_slots = 2
+    admission.place(1, ALICE, tokens=1)
+    said = "1 requests are waiting, 1 can begin at once and 0 may wait (--max-queued-requests); this request adds 1"
+    assert said in str(admission.refuses(1, ALICE))
+    assert admission.refuses(2, BOB).reason == "queued_requests"
+    admission.place(1, BOB, tokens=1)
+    admission.place(1, Key("carol"), tokens=1)
+
+
 def test_a_lowered_running_limit_has_fewer_seats() -> None:
     admission = ManualAdmission()
     admission.engine.running_limit = 1

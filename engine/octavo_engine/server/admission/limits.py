@@ -209,12 +209,17 @@ class Admission:
         """Sequences that run in the engine and have no token yet."""
         return max(0, self._stats().running - self.begun)
 
-    @property
-    def _free_slots(self) -> int:
+    def _free_slots(self, key: Key, sequences: int = 1) -> int:
+        """Return how many sequences of a key's request with `sequences` can begin at once.
+
+        The slots that the scheduler keeps for keys with one request at a time are free only for one of these.
+        """
         stats, info = self._stats(), self._info()
         if info is None or stats.waiting:
             return 0
-        return max(0, (stats.running_limit or info.max_num_seqs) - stats.running)
+        single = sequences == 1 and self._occupancies_of(key).kv.used == 0
+        kept = 0 if single else stats.kept_slots
+        return max(0, (stats.running_limit or info.max_num_seqs) - kept - stats.running)
 
     def arrive(self, key: Key, *, generates: bool) -> Arrival:
         """Count a request of which only the headers are known.
@@ -263,7 +268,7 @@ class Admission:
 
         A request larger than the queue and all slots together is accepted if no request waits and there is any room.
         """
-        free, queued, info = self._free_slots, self.queued, self._info()
+        free, queued, info = self._free_slots(key, sequences), self.queued, self._info()
         queued = max(0, queued - self._beyond_share(key, lambda each: each.requests, self.limits.requests))
         alone = queued == 0 and sequences > self.limits.requests + (info.max_num_seqs if info else 0)
         mine = self._occupancies_of(key).requests
@@ -293,7 +298,7 @@ class Admission:
         `queued` is the number of queued sequences with the request's own.
         """
         info = self._info()
-        if info is None or queued <= self._free_slots:
+        if info is None or queued <= self._free_slots(key):
             return
         capacity = info.num_kv_blocks * info.block_size
         limit = int(capacity * self.limits.kv_ratio)
