@@ -107,25 +107,16 @@ class LLM:
         is called with a prompt's index and its complete answer. If it raises, or on Ctrl-C, the prompts without an
         answer are dropped. `pooled` asks for the prompts' embeddings.
         """
-        if isinstance(prompts, str):
-            raise TypeError("prompts must be a sequence of prompts, not a str: put a single prompt into a list")
-        if isinstance(stop, str) or "" in stop:
-            raise ValueError("stop must be a sequence of strings, of which none is empty: put a single one into a list")
-        each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
-        digests = [self._digest(name) for name in _each(adapter, len(prompts))]
-        if not len(prompts) == len(each) == len(digests):
-            given = f"{len(prompts)} prompts, {len(each)} `sampling`, {len(digests)} `adapter`"
-            raise ValueError(f"{given}: give one `sampling` and one `adapter` for all prompts, or one for each")
+        _check_sequences(prompts, stop)
+        options = self._options(len(prompts), sampling, adapter)
         completions = [Completion(self.encode(prompt, continued=not pooled)) for prompt in prompts]
+        for completion, (params, _) in zip(completions, options, strict=True):
+            _note_refusal(completion, params)
+        refused = [(index, completion) for index, completion in enumerate(completions) if completion.error]
         running: dict[str, _Running] = {}
-        refused: list[tuple[int, Completion]] = []
         try:
-            for index, (completion, params, digest) in enumerate(zip(completions, each, digests, strict=True)):
-                try:
-                    check_sampling(params)
-                except NotAdmissibleError as error:
-                    completion.error, completion.finish_reason = str(error), FinishReason.ERROR.value
-                    refused.append((index, completion))
+            for index, (completion, (params, digest)) in enumerate(zip(completions, options, strict=True)):
+                if completion.error:
                     continue
                 detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
                 with interrupt_waits():
@@ -138,6 +129,23 @@ class LLM:
         finally:
             self._loop.abort(list(running))
         return completions
+
+    def _options(
+        self,
+        count: int,
+        sampling: SamplingParams | Sequence[SamplingParams],
+        adapter: str | Sequence[str | None] | None,
+    ) -> list[tuple[SamplingParams, str]]:
+        """Return the sampling parameters and the adapter's digest for each of `count` prompts.
+
+        ValueError if there are more or fewer.
+        """
+        each = [sampling] * count if isinstance(sampling, SamplingParams) else list(sampling)
+        digests = [self._digest(name) for name in _each(adapter, count)]
+        if not count == len(each) == len(digests):
+            given = f"{count} prompts, {len(each)} `sampling`, {len(digests)} `adapter`"
+            raise ValueError(f"{given}: give one `sampling` and one `adapter` for all prompts, or one for each")
+        return list(zip(each, digests, strict=True))
 
     def chat(
         self, conversations: Sequence[Sequence[Message]], sampling: SamplingParams, **options: Any
@@ -253,6 +261,22 @@ class LLM:
     def close(self) -> None:
         """Stop the engine and release the device's memory."""
         self._loop.close()
+
+
+def _check_sequences(prompts: Sequence[Prompt], stop: Sequence[str]) -> None:
+    """Raise TypeError or ValueError if `prompts` or `stop` is a single text, or a stop string is empty."""
+    if isinstance(prompts, str):
+        raise TypeError("prompts must be a sequence of prompts, not a str: put a single prompt into a list")
+    if isinstance(stop, str) or "" in stop:
+        raise ValueError("stop must be a sequence of strings, of which none is empty: put a single one into a list")
+
+
+def _note_refusal(completion: Completion, params: SamplingParams) -> None:
+    """Give an answer its error if its sampling parameters cannot be carried out."""
+    try:
+        check_sampling(params)
+    except NotAdmissibleError as error:
+        completion.error, completion.finish_reason = str(error), FinishReason.ERROR.value
 
 
 def _each(adapter: str | Sequence[str | None] | None, count: int) -> Sequence[str | None]:
