@@ -169,11 +169,7 @@ class Reconciler:
         """Make the children match as of `now`, and report; `missing`: the claims of adapters that are not there."""
         image = self._pinned_image(service, observed)
         config = replace(self._config, engine_image=image, in_place=rollout.in_place, tried=rollout.tried, now=now)
-        if self._config.scales_directly and is_scaled_directly(service.spec):
-            # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
-            report = self._sources.scaling.get(key, NOT_MEASURED)
-            seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
-            observed = replace(observed, children=seen)
+        observed = self._with_direct_scaling(key, service, observed)
         wanted = render(without_claims(service, missing), config)
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
@@ -200,6 +196,16 @@ class Reconciler:
             error.within = min((each for each in within if each is not None), default=None)
             raise
         return again
+
+    def _with_direct_scaling(self, key: Key, service: LLMService, observed: Observation) -> Observation:
+        """Return what was observed with a report on direct scaling, if the service is scaled directly.
+
+        It is in the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
+        """
+        if not (self._config.scales_directly and is_scaled_directly(service.spec)):
+            return observed
+        report = self._sources.scaling.get(key, NOT_MEASURED)
+        return replace(observed, children={**observed.children, ("HorizontalPodAutoscaler", service.name): report})
 
     def _pinned_image(self, service: LLMService, observed: Observation) -> str:
         """Return the image of the engine's pods, which stays the same when the operator is upgraded.
