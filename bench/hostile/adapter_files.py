@@ -183,38 +183,42 @@ def _equal_numbers(number: float, dtype: str = "F32") -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
+_SETTINGS = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]}
+_ODD_SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"lora_alpha": 1e38},
+    {"lora_alpha": -8},
+    {"use_rslora": "yes"},
+    {"r": 8.5},
+    {"r": True},
+    {"r": -8},
+    {"use_dora": True},
+    {"bias": "all"},
+    {"modules_to_save": ["lm_head"]},
+    {"peft_type": "PREFIX_TUNING"},
+    {"alpha_pattern": {"(a+)+$": 1e308}},
+    {"rank_pattern": {".*": 0}},
+    {"target_modules": ".*(a|a)*b"},
+    {"base_model_name_or_path": "/etc/" + "x" * 10**6},
+    {"lora_alpha": float("nan")},
+    {"layers_to_transform": [10**9]},
+)
+"""Settings that stand in place of those, or beside them."""
+
+
 async def wrong_numbers(target: Target, folder: Path) -> None:
     """Adapters of infinite and undefined numbers and of odd settings, used at once."""
-    good = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]}
-    settings: tuple[dict[str, Any], ...] = (
-        {},
-        {"lora_alpha": 1e38},
-        {"lora_alpha": -8},
-        {"use_rslora": "yes"},
-        {"r": 8.5},
-        {"r": True},
-        {"r": -8},
-        {"use_dora": True},
-        {"bias": "all"},
-        {"modules_to_save": ["lm_head"]},
-        {"peft_type": "PREFIX_TUNING"},
-        {"alpha_pattern": {"(a+)+$": 1e308}},
-        {"rank_pattern": {".*": 0}},
-        {"target_modules": ".*(a|a)*b"},
-        {"base_model_name_or_path": "/etc/" + "x" * 10**6},
-        {"lora_alpha": float("nan")},
-        {"layers_to_transform": [10**9]},
-    )
     paths = [
-        adapter(folder / f"s{at}", _equal_numbers(0.01), json.dumps({**good, **each}).encode())
-        for at, each in enumerate(settings)
+        adapter(folder / f"s{at}", _equal_numbers(0.01), json.dumps({**_SETTINGS, **each}).encode())
+        for at, each in enumerate(_ODD_SETTINGS)
     ]
     numbers = (float("nan"), float("inf"), 1e38, -1e38, 1e-45)
     paths += [
-        adapter(folder / f"n{at}", _equal_numbers(each), json.dumps(good).encode()) for at, each in enumerate(numbers)
+        adapter(folder / f"n{at}", _equal_numbers(each), json.dumps(_SETTINGS).encode())
+        for at, each in enumerate(numbers)
     ]
     paths += [
-        adapter(folder / f"d{at}", _equal_numbers(1, kind), json.dumps(good).encode())
+        adapter(folder / f"d{at}", _equal_numbers(1, kind), json.dumps(_SETTINGS).encode())
         for at, kind in enumerate(("I32", "U32", "F64", "X", "F8_E4M3"))
     ]
     loop = folder / "loop"

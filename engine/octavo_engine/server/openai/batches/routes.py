@@ -45,7 +45,8 @@ def routes(batches: Batches | None, unread: BytesInUse) -> APIRouter:
                     route, _disabled, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False
                 )
         return router
-    _add_files(router, batches, unread)
+    _add_files(router, batches.storage, unread)
+    _add_file(router, batches.storage)
     _add_batches(router, batches, unread)
     return router
 
@@ -55,36 +56,33 @@ async def _disabled() -> Response:
     raise APIError(404, message, code="not_found", headers={"Connection": "close"})
 
 
-def _add_files(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
-    storage = batches.storage
-
-    async def own(request: Request) -> Owned:
-        return await _owner(request, storage)
-
+def _add_files(router: APIRouter, storage: Storage, unread: BytesInUse) -> None:
     @router.post(FILES, response_model=None)
     async def create_file(request: Request) -> Response:
         try:
-            return _json(await receive_file(request, storage, await own(request)))
+            return _json(await receive_file(request, storage, await _owner(request, storage)))
         except ClientDisconnect:
             return Response(status_code=499)
 
     @router.head(FILES, include_in_schema=False)
     @router.get(FILES, response_model=None)
     async def list_files(request: Request) -> Response:
-        files = (await own(request)).files
+        files = (await _owner(request, storage)).files
         if (purpose := request.query_params.get("purpose")) is not None:
             files = {name: file for name, file in files.items() if file.purpose == purpose}
         return _list(_page(request, files, default=10_000, most=10_000), unread)
 
+
+def _add_file(router: APIRouter, storage: Storage) -> None:
     @router.head(_FILE, include_in_schema=False)
     @router.get(_FILE, response_model=None)
     async def get_file(request: Request, file_id: str) -> Response:
-        return _json(_file(await own(request), file_id))
+        return _json(_file(await _owner(request, storage), file_id))
 
     @router.head(f"{_FILE}/content", include_in_schema=False)
     @router.get(f"{_FILE}/content", response_model=None)
     async def get_content(request: Request, file_id: str) -> Response:
-        owner = await own(request)
+        owner = await _owner(request, storage)
         path = owner.path(_file(owner, file_id).id)
         try:
             stat_result = await asyncio.to_thread(path.stat)
@@ -94,7 +92,7 @@ def _add_files(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
 
     @router.delete(_FILE, response_model=None)
     async def delete_file(request: Request, file_id: str) -> Response:
-        owner = await own(request)
+        owner = await _owner(request, storage)
         file = _file(owner, file_id)
         if any(batch.input_file_id == file_id for batch in owner.active):
             message = "a batch that has not ended reads this file; cancel it first"
@@ -106,29 +104,26 @@ def _add_files(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
 def _add_batches(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
     storage = batches.storage
 
-    async def own(request: Request) -> Owned:
-        return await _owner(request, storage)
-
     @router.post("/v1/batches", response_model=None)
     async def create_batch(request: Request) -> Response:
         upload = upload_of(request.scope)
         if len(upload) > _MOST_BYTES:
             raise APIError(413, f"the body has more than {_MOST_BYTES} bytes", code="request_too_large")
-        return _json(await batches.create(await own(request), parse(BatchBody, upload.data)))
+        return _json(await batches.create(await _owner(request, storage), parse(BatchBody, upload.data)))
 
     @router.head("/v1/batches", include_in_schema=False)
     @router.get("/v1/batches", response_model=None)
     async def list_batches(request: Request) -> Response:
-        return _list(_page(request, (await own(request)).batches, default=20, most=100), unread)
+        return _list(_page(request, (await _owner(request, storage)).batches, default=20, most=100), unread)
 
     @router.head("/v1/batches/{batch_id}", include_in_schema=False)
     @router.get("/v1/batches/{batch_id}", response_model=None)
     async def get_batch(request: Request, batch_id: str) -> Response:
-        return _json(_batch(await own(request), batch_id))
+        return _json(_batch(await _owner(request, storage), batch_id))
 
     @router.post("/v1/batches/{batch_id}/cancel", response_model=None)
     async def cancel_batch(request: Request, batch_id: str) -> Response:
-        batch = _batch(await own(request), batch_id)
+        batch = _batch(await _owner(request, storage), batch_id)
         await batches.cancel(batch)
         return _json(batch)
 
