@@ -244,7 +244,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait, remembered=process.remembered)
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
-        Resync(cluster, watched, heartbeat, process.namespaces.failing).run(),
+        Resync(cluster, watched, heartbeat, process.namespaces.failing, indexed).run(),
         _while_leading(process, loading.run),
         _while_leading(process, adapters.run),
         _once_indexed(process, indexed, foreign.run),

@@ -194,7 +194,7 @@ async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(mo
     monkeypatch.setattr(cluster.server, "request", request)
     kinds, scope = (LLMSERVICE, OPTIONAL[0]), process.namespaces
     watched = Watched({kind: [""] for kind in kinds}, {}, process.queue)
-    listing = Resync(cluster, watched, process.heartbeat, scope.failing)
+    listing = Resync(cluster, watched, process.heartbeat, scope.failing, {""})
     await scope.probe(cluster, kinds)
     assert await listing.once(kinds) == [*kinds]
     assert operator._problems(process, None) == []  # one failure is none that lasts

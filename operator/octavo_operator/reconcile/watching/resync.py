@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_requests.api_error import HELD_BACK, ApiError
@@ -51,14 +51,23 @@ class Resync:
     """Lists what is `watched`, and compares with the indexes of the watches: LLMServices every minute, and all kinds
     after one to ten minutes, as they cost more or less.
 
-    A kind that cannot be listed is noted as `failing`, and left out; it too is listed again soon.
+    A kind that cannot be listed is noted as `failing`, and left out; it too is listed again soon. `indexed`: the
+    namespaces of which the watches have read all that was there when they were opened.
     """
 
-    def __init__(self, cluster: Lister, watched: Watched, heartbeat: Heartbeat, failing: FailingLists) -> None:
+    def __init__(
+        self,
+        cluster: Lister,
+        watched: Watched,
+        heartbeat: Heartbeat,
+        failing: FailingLists,
+        indexed: Container[str],
+    ) -> None:
         self._cluster = cluster
         self._watched = watched
         self._heartbeat = heartbeat
         self._failing = failing
+        self._indexed = indexed
 
     async def run(self) -> None:
         """Resync again and again; raises WatchLostError if the watches stay behind."""
@@ -82,16 +91,22 @@ class Resync:
     async def once(self, kinds: Collection[Kind]) -> Collection[Kind]:
         """Compare lists of `kinds` with the watches; WatchLostError names objects that the watches fail to report.
 
-        Return the kinds that could not be listed.
+        Return the kinds that could not be listed. Watches that are still reading what was there when they were opened
+        are waited for as long as they make progress: opened again, they would begin anew.
         """
         behind, unlisted = await self._compare(kinds)
-        if behind:
+        while behind:
             await asyncio.sleep(SETTLE_SECONDS)
             again, _ = await self._compare(kinds)
-            if lost := behind & again:
+            lost = behind & again
+            if lost and (lost == behind or not self._still_reading()):
                 examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
                 raise WatchLostError(f"the watches missed {len(lost)} changes ({examples})")
+            behind = lost
         return unlisted
+
+    def _still_reading(self) -> bool:
+        return any(namespace not in self._indexed for namespace in self._watched.namespaces[LLMSERVICE])
 
     async def _compare(self, kinds: Collection[Kind]) -> tuple[set[Missed], Collection[Kind]]:
         """Return what the watches have missed of the kinds that can be listed, and the kinds that cannot."""

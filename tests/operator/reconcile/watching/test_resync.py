@@ -77,7 +77,7 @@ def resyncing(listed: list[dict[str, Any]], known: list[dict[str, Any]]) -> tupl
     indexes[LLMSERVICE.plural] = {KEY: known} if known else {}
     queue = WorkQueue[Key]()
     watched = Watched({kind: [""] for kind in KINDS}, indexes, queue)
-    return Resync(Cluster(listed), watched, Heartbeat(), FailingLists()), queue, indexes
+    return Resync(Cluster(listed), watched, Heartbeat(), FailingLists(), {""}), queue, indexes
 
 
 async def queued(queue: WorkQueue[Key]) -> set[Key]:
@@ -158,6 +158,34 @@ async def test_a_watch_that_stays_behind_is_lost(monkeypatch: pytest.MonkeyPatch
     assert await queued(queue) == {KEY}
 
 
+@pytest.mark.parametrize("read", [3, 2])
+async def test_watches_that_still_read_what_was_there_are_lost_only_without_progress(
+    monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """A first listing that took longer than 90 s was begun again and again, and no LLMService was looked after."""
+    monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
+    services = [body(number, f"model-{number}", f"u{number}") for number in (5, 6, 7)]
+    indexes: dict[str, Any] = {kind.plural: {} for kind in KINDS}
+    unread = services[:read]
+
+    class Slow(Cluster):
+        """The watches read one more object between two lists, until `unread` is empty."""
+
+        async def list_all(self, kind: Kind, namespace: str) -> Listing:
+            if kind is LLMSERVICE and unread:
+                found = unread.pop()
+                indexes[LLMSERVICE.plural]["llm", found["metadata"]["name"]] = [found]
+            return await super().list_all(kind, namespace)
+
+    watched = Watched({kind: [""] for kind in KINDS}, indexes, WorkQueue[Key]())
+    slow = Resync(Slow(services), watched, Heartbeat(), FailingLists(), set())
+    if read == 3:
+        assert await slow.once(KINDS) == []
+    else:
+        with pytest.raises(WatchLostError, match="missed 1 changes"):
+            await slow.once(KINDS)
+
+
 async def test_a_watch_that_was_only_late_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
     late, _, indexes = resyncing([body(6)], [body(5)])
@@ -176,7 +204,7 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
     cluster.failures = {POD: ApiError(503, "", "try later"), CHILDREN[0]: ApiError(403, "Forbidden", "no right")}
     kinds = (CHILDREN[0], POD, LLMSERVICE)
     watched = Watched({kind: ["a"] for kind in kinds}, {LLMSERVICE.plural: {KEY: [body(5)]}}, queue)
-    listing = Resync(cluster, watched, heartbeat, failing)
+    listing = Resync(cluster, watched, heartbeat, failing, {""})
     for number in range(1, MOST_FAILURES + 1):
         assert await listing.once(kinds) == [CHILDREN[0], POD]
         assert failing.lasting == ({("a", POD): "try later"} if number == MOST_FAILURES else {})
@@ -190,7 +218,7 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
 async def test_a_list_that_was_not_made_as_a_refusal_asked_to_wait_is_not_counted_as_failed() -> None:
     cluster, failing = Cluster([]), FailingLists()
     cluster.failures = {POD: ApiError(429, HELD_BACK, "in a minute", 50.0)}
-    listing = Resync(cluster, Watched({POD: ["a"]}, {}, WorkQueue[Key]()), Heartbeat(), failing)
+    listing = Resync(cluster, Watched({POD: ["a"]}, {}, WorkQueue[Key]()), Heartbeat(), failing, {"a"})
     for _ in range(MOST_FAILURES):
         assert await listing.once([POD]) == [POD]
     assert not failing.lasting
