@@ -87,6 +87,7 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
         named = [(module["type"].rsplit(".", 1)[-1], str(module.get("path", ""))) for module in modules]
     except (TypeError, KeyError, AttributeError):
         raise ModelLoadError(f"{files.directory / 'modules.json'}: is not a list of modules with their types") from None
+    _check_folders(files.directory, [path for _, path in named])
     kinds = dict(named)
     if unknown := sorted(kinds.keys() - {"Transformer", "Pooling", "Dense", "Normalize"}):
         return PoolingConfig(kind=f"{', '.join(unknown)} after the model")
@@ -97,6 +98,15 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
     folders = [files.directory / path for kind, path in named if kind == "Dense"]
     dense = tuple(read_dense(folder, _read(folder / "config.json")) for folder in folders)
     return PoolingConfig(_kind(config) if "Pooling" in kinds else "none", "Normalize" in kinds, dense)
+
+
+def _check_folders(directory: Path, paths: list[str]) -> None:
+    """Raise ModelLoadError unless all are the model's own folders: modules.json is not trusted."""
+    for path in paths:
+        if ".." in Path(path).parts or Path(path).is_absolute() or "\0" in path:
+            raise ModelLoadError(
+                f"{directory / 'modules.json'}: names {path[:200]!r}, which is not a folder of the model"
+            )
 
 
 def _says_pooling(files: ModelFiles) -> bool:

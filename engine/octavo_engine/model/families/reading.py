@@ -28,6 +28,8 @@ from octavo_engine.model.spec import (
 log = logging.getLogger(__name__)
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_MOST_LAYERS = 1024
+"""Large models have 130 layers; to describe 4,096, none of which has a tensor in the files, took half a minute."""
 _MOST_EXPERTS = 1 << 17
 """The most experts in all layers together; Kimi K2 has 23,424."""
 _WIDEST_HEADS = 1 << 20
@@ -82,7 +84,7 @@ def repeated(fields: Fields, layer: LayerSpec) -> tuple[LayerSpec, ...]:
 
 def num_layers(fields: Fields) -> int:
     """Read the number of layers."""
-    return fields.integer("num_hidden_layers", 1, 4096)
+    return fields.integer("num_hidden_layers", 1, _MOST_LAYERS)
 
 
 def hidden_size(fields: Fields) -> int:
@@ -302,6 +304,6 @@ def _eos_token_ids(fields: Fields, vocab_size: int) -> tuple[int, ...]:
     ids = dict.fromkeys(fields.integers("eos_token_id"))
     if outside := [token for token in ids if not 0 <= token < vocab_size]:
         log.warning(
-            "%s: eos_token_id %s lies outside the vocabulary and can never end an answer", fields.origin, outside
+            "%s", fields.wrong("eos_token_id", outside, "lies outside the vocabulary and can never end an answer")
         )
     return tuple(token for token in ids if 0 <= token < vocab_size)

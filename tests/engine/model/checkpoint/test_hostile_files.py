@@ -129,12 +129,28 @@ HOSTILE: dict[str, tuple[Make, tuple[str, ...]]] = {
         edited("config.json", quantization_config={"quant_method": "\x1b[2J\nERROR \ud800"}),
         (r"\x1b[2J\nERROR \ud800",),
     ),
-    "a billion layers": (edited("config.json", num_hidden_layers=10**9), ("num_hidden_layers", "4096")),
+    "a billion layers": (edited("config.json", num_hidden_layers=10**9), ("num_hidden_layers", "1024")),
+    "more layers than can be described in seconds": (
+        edited("config.json", num_hidden_layers=1025),
+        ("num_hidden_layers 1025 is not between 1 and 1024",),
+    ),
     "nested objects": (written("config.json", '{"a":' * 100_000 + "1" + "}" * 100_000), ("config.json", "JSON")),
     "a configuration without end": (lambda f: os.truncate(f / "config.json", 1 << 40), ("config.json", "too large")),
     "modules.json without end": (
         lambda f: ((f / "modules.json").touch(), os.truncate(f / "modules.json", 1 << 40)),
         ("modules.json", "too large"),
+    ),
+    "modules.json that leads out": (
+        written("modules.json", '[{"type": "Pooling", "path": ""}, {"type": "Dense", "path": "a/../../x"}]'),
+        ("modules.json: names 'a/../../x', which is not a folder of the model",),
+    ),
+    "modules.json with a path of its own": (
+        written("modules.json", '[{"type": "Dense", "path": "/etc"}]'),
+        ("modules.json: names '/etc'",),
+    ),
+    "modules.json with a zero byte": (
+        written("modules.json", r'[{"type": "Pooling", "path": "\u0000"}]'),
+        (r"modules.json: names '\x00'",),
     ),
     "a tokenizer without end": (lambda f: os.truncate(f / "tokenizer.json", 1 << 40), ("tokenizer.json", "too large")),
     "a vocabulary of 1,100,000 tokens": (

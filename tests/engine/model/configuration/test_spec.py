@@ -116,6 +116,9 @@ def test_ends_of_sequence_come_from_both_files(tmp_path):
 def test_ends_outside_the_vocabulary_are_left_out(tmp_path, caplog):
     assert spec_of(tmp_path, {**LLAMA_31, "eos_token_id": [5, 128256, -1]}).eos_token_ids == (5,)
     assert "128256" in caplog.text
+    caplog.clear()
+    assert spec_of(tmp_path, {**LLAMA_31, "eos_token_id": list(range(128256, 228256))}).eos_token_ids == ()
+    assert len(caplog.text) < 500, "a list in a hostile file does not fill the log"
 
 
 def test_the_type_of_the_weights_where_the_config_is_silent(tmp_path):
