@@ -231,7 +231,8 @@ def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
     if any(_is_scaled(path, revert.who) for path, revert in contested.items()):
         return (
             f"{begin}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
-            "after which spec.replicas holds again within two minutes, or set spec.autoscaling in its place"
+            "or the ScaledObject from which KEDA makes it, after which spec.replicas holds again within two minutes, "
+            "or set spec.autoscaling in its place"
         )
     return f"{begin}stop that manager from changing it, or set the value in the LLMService"
 

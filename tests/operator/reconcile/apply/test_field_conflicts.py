@@ -103,6 +103,7 @@ async def test_a_conflict_with_another_autoscaler_names_what_scales(clock: Clock
     message = server.condition("Degraded")["message"]
     assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in message
     assert "spec.replicas by HorizontalPodAutoscaler theirs." in message
+    assert "delete that, or the ScaledObject from which KEDA makes it" in message  # KEDA would make it again
 
 
 async def test_replicas_that_another_autoscaler_sets_are_changed_back_less_and_less_often(clock: Clock) -> None:
