@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from checkpoints import save_words
+from safetensors.torch import save_file
 
 WORDS = 131
 
@@ -111,6 +113,53 @@ def saved(name: str, directory: Path, **changes: Any) -> Any:
     model.save_pretrained(directory)
     save_words(directory, WORDS)
     return model
+
+
+JINA_NAMES = (
+    (".intermediate.", ".mlp."),
+    (".output.dense.", ".mlp.wo."),
+    (".output.LayerNorm.", ".mlp.layernorm."),
+    (".attention.mlp.wo.", ".attention.output.dense."),
+    (".attention.mlp.layernorm.", ".attention.output.LayerNorm."),
+)
+"""Parts of names in BERT, and what Jina Embeddings v2 has for them."""
+
+
+class GatedByGelu(torch.nn.Module):
+    """The first part of its feed-forward."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gated_layers = torch.nn.Linear(hidden, 2 * inner, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gated_layers(x).chunk(2, dim=-1)
+        return torch.nn.functional.gelu(gate) * up
+
+
+def jina_bert(directory: Path) -> Any:
+    """A random BERT with gates, whose six heads attend with ALiBi, saved as Jina Embeddings v2 is."""
+    model = saved("BertModel", directory, hidden_size=72, num_attention_heads=6)
+    model.embeddings.position_embeddings.weight.data.zero_()
+    for layer in model.encoder.layer:
+        layer.intermediate = GatedByGelu(72, 96)
+        torch.nn.init.normal_(layer.intermediate.gated_layers.weight, std=0.3)
+    tensors = {name: each for name, each in model.state_dict().items() if "position" not in name}
+    for there, here in JINA_NAMES:
+        tensors = {name.replace(there, here): each for name, each in tensors.items()}
+    save_file(tensors, directory / "model.safetensors")
+    config = json.loads((directory / "config.json").read_text())
+    own = {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "architectures": ["JinaBertForMaskedLM"]}
+    (directory / "config.json").write_text(json.dumps({**config, **own}))
+    model.register_forward_pre_hook(_with_alibi, with_kwargs=True)
+    return model
+
+
+def _with_alibi(model: Any, args: tuple[torch.Tensor], kwargs: dict[str, Any]) -> Any:
+    """The biases of six heads, to both sides alike."""
+    places = torch.arange(args[0].shape[1])
+    slopes = torch.tensor([2.0**-exponent for exponent in (2, 4, 6, 8, 1, 3)])
+    return args, {"attention_mask": -slopes[None, :, None, None] * (places[:, None] - places).abs()}
 
 
 def prompts_of(*lengths: int) -> list[list[int]]:

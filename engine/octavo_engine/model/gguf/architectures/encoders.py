@@ -108,6 +108,7 @@ ENCODERS = (
     ),
     GGUFArchitecture(name="nomic-bert", model_class="NomicBertModel", read=_without_head),
     GGUFArchitecture(name="jina-bert-v3", model_class="JinaEmbeddingsV3Model", read=_without_head),
+    GGUFArchitecture(name="jina-bert-v2", model_class="JinaBertModel", read=_without_head),
     GGUFArchitecture(name="modern-bert", model_class="ModernBertModel", read=_modern_bert_fields),
     GGUFArchitecture(
         name="llama-embed", model_class="LlamaBidirectionalModel", read=_llama_embed_fields, interleaves_rope=True
