@@ -139,6 +139,7 @@ from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_
 from octavo_engine.model.families.qwen3_vl_moe import QWEN3_VL_MOE
 from octavo_engine.model.families.qwen4_exp import QWEN4_EXP
 from octavo_engine.model.families.recurrent_gemma import RECURRENT_GEMMA
+from octavo_engine.model.families.reward_models import REWARD_MODELS
 from octavo_engine.model.families.roformer import LATER_BERT_DECODERS
 from octavo_engine.model.families.sarvam import SARVAM_MLA, SARVAM_MOE
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
@@ -326,6 +327,7 @@ _ALL = (
     MINICPM3,
     YOUTU,
     *LLAMA_SHAPES,
+    *REWARD_MODELS,
     *MINIMAX_PUBLISHED,
     *BERT_FAMILIES,
     *BERT_DECODERS,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import SIZES
+from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification
 from without_head import POOL, close_to, pooled, saved
 
@@ -22,6 +23,7 @@ from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.source import ModelFiles
 
 SMALL: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 160, "max_num_batched_tokens": 48}
+WEIGHTS = "model.safetensors"
 FAMILIES = ("Llama", "Qwen2", "Qwen3", "Mistral", "Gemma2", "Phi3", "GPT2", "OPT")
 
 
@@ -105,6 +107,27 @@ def test_decoders_that_pool_all_tokens(field: str, tmp_path: Path) -> None:
     assert [len(each.vector) for each in llm.embed(prompts[:1])] == [64]
     assert llm.report().prefix_hit_tokens == 0
     llm.close()
+
+
+def test_reward_models_have_heads_of_their_own(tmp_path: Path) -> None:
+    """Of one layer in InternLM2's, which is checked by its names alone, and of two in Qwen2's."""
+    model, prompts = saved("Qwen2ForCausalLM", tmp_path), prompts_of(40, 5, 130)
+    hidden, inner = (torch.nn.Linear(SIZES["hidden_size"], size) for size in (SIZES["hidden_size"], 1))
+    head = torch.nn.Sequential(hidden, torch.nn.ReLU(), inner)
+    kept = {name: each.contiguous() for name, each in model.state_dict().items() if name != "lm_head.weight"}
+    save_file({**kept, **{f"score.{name}": each for name, each in head.state_dict().items()}}, tmp_path / WEIGHTS)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["Qwen2ForRewardModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with torch.inference_mode():
+        expected = [head(model.model(torch.tensor([prompt])).last_hidden_state[:, -1]) for prompt in prompts]
+    llm = LLM(str(tmp_path), num_kv_blocks=24, **SMALL)
+    assert close_to(pooled(llm, prompts), torch.cat(expected))
+    assert (llm.info.classifier.labels, llm.info.classifier.activation) == (("reward",), "identity")
+    llm.close()
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, "architectures": ["InternLM2ForRewardModel"]}))
+    spec = read_spec(ModelFiles("test", directory=tmp_path))
+    assert (spec.names.classifier, spec.names.embedding) == ("v_head", "model.tok_embeddings")
+    assert spec.classifier is not None and spec.classifier.transform is None and not spec.classifier.bias
 
 
 def test_what_config_json_says_of_classes(tmp_path: Path) -> None:
