@@ -7,6 +7,7 @@ process has its own interpreter lock, a long task does not delay streams.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -96,13 +97,16 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=0)
     os.nice(NICENESS)
-    setup = decode_setup(receive(connection))
+    if not (data := receive(connection)):
+        return
+    setup = decode_setup(data)
     logs.set_up_engine(setup.log_format)
     try:
         tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
     except ModelLoadError as error:  # the server reads the same files, and reports the error
         sys.exit(error.exit_code)
-    serve(connection, tokenizer, setup.tool_call_parser)
+    with contextlib.suppress(ConnectionError):  # the server ended while the tokenizer was loaded, or a task ran
+        serve(connection, tokenizer, setup.tool_call_parser)
 
 
 def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str = "auto") -> None:
