@@ -118,7 +118,7 @@ CASES |= {
     "biogpt": Case("BioGpt", {**UNEVEN, "scale_embedding": False, "tie_word_embeddings": False}),
     "bloom": Case("Bloom", {"hidden_size": 64, "n_layer": 3, "n_head": 8, "tie_word_embeddings": False}),
     "bloom-into-stream": Case(
-        "Bloom", {**UNEVEN, "n_layer": 3, "n_head": 8, "apply_residual_connection_post_layernorm": True}
+        "Bloom", {**UNEVEN, "n_layer": 3, "n_head": 8, "apply_residual_connection_post_layernorm": True}, std=0.15
     ),
     "mpt": Case("Mpt", {**UNEVEN, "max_seq_len": 512, "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.5}}),
     "phi": Case("Phi", {**HEADS_OF_16, "qk_layernorm": True}),
