@@ -484,7 +484,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "an admission webhook or policy renames the engine's container in the pods":
         """operator/test_summarize.py test_an_engine_whose_container_admission_has_renamed_is_found_by_its_port""",
         "an admission webhook or policy changes the selector, the port or the label `octavo.dev/llmservice` of the "
-        "Service, or the Deployment's replicas or image":
+        "Service, or the Deployment's replicas, image or nodeSelector":
         """operator/test_endpoints.py test_what_others_have_changed_in_the_service_is_named
             operator/test_autoscaled_replicas.py
             test_replicas_that_admission_changes_are_reported_and_not_written_again operator/test_drift.py

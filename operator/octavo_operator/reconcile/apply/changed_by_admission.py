@@ -12,7 +12,7 @@ from typing import Any
 from octavo_operator.api.names import SERVICE_LABEL
 from octavo_operator.reconcile.apply.dependencies import Identity
 from octavo_operator.reconcile.observation.observe import Key
-from octavo_operator.reconcile.observation.trimmed import engine_image
+from octavo_operator.reconcile.observation.trimmed import engine_image, node_selector
 
 RETRY_SECONDS = 60.0
 """The pause between two tries, which are dry runs."""
@@ -53,7 +53,7 @@ class AdmissionRetries:
 def is_changed_by_admission(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Return True if a child lacks the label by which the watches, and a Service's EndpointSlices, are known, or its
     owner; if a Service selects other pods or leads to another port; or if a Deployment has other replicas, or another
-    image with which nothing serves.
+    image or nodeSelector with which nothing serves.
     """
     wanted, there = manifest["spec"], live.get("spec") or {}
     label = (manifest["metadata"].get("labels") or {}).get(SERVICE_LABEL)
@@ -65,9 +65,10 @@ def is_changed_by_admission(manifest: Mapping[str, Any], live: Mapping[str, Any]
         return bool(wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
     if manifest["kind"] != "Deployment":
         return False
-    # A webhook may have put a mirror's image there, which is as good where it can be pulled.
-    good_image = live["status"].get("availableReplicas") or live["engineImage"] == engine_image(wanted)
-    return not good_image or ("replicas" in wanted and wanted["replicas"] != there.get("replicas"))
+    # A webhook may have put a mirror's image there, or other nodes, which are as good where pods run with them.
+    as_asked = live["engineImage"] == engine_image(wanted) and live["nodeSelector"] == node_selector(wanted)
+    works = live["status"].get("availableReplicas") or as_asked
+    return not works or ("replicas" in wanted and wanted["replicas"] != there.get("replicas"))
 
 
 def _owners(child: Mapping[str, Any]) -> set[str]:

@@ -55,6 +55,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         spec = body.get("spec") or {}
         if kind.name == "Deployment":
             kept["engineImage"] = engine_image(spec)
+            kept["nodeSelector"] = node_selector(spec)
             kept["template"] = _digest(spec.get("template"))
             kept["gated"] = _gated_fields((spec.get("template") or {}).get("spec") or {})
         kept["spec"] = {name: spec[name] for name in names if name in spec}
@@ -109,6 +110,11 @@ def engine_image(spec: Mapping[str, Any]) -> str:
     """Return the image of the engine in the spec of a Deployment; empty: it has none."""
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
     return next((str(each.get("image") or "") for each in containers if each["name"] == CONTAINER), "")
+
+
+def node_selector(spec: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels that a node must have for the pods of a Deployment with this spec."""
+    return ((spec.get("template") or {}).get("spec") or {}).get("nodeSelector") or {}
 
 
 def fingerprint(body: Object) -> str:

@@ -93,6 +93,7 @@ BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
     ("PodDisruptionBudget", {"metadata": {"labels": {SERVICE_LABEL: GONE}}}),
     ("Deployment", {"spec": {"replicas": 0}}),
     ("Deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": "mirror/gone"}]}}}}),
+    ("Deployment", {"spec": {"template": {"spec": {"nodeSelector": {"pool": "elsewhere"}}}}}),
     ("Deployment", {"metadata": {"ownerReferences": []}}),
 ]
 
@@ -155,7 +156,7 @@ async def test_what_admission_changes_is_tried_again_once_a_minute(
             return merged(manifest, change)
 
     monkeypatch.setattr(reconciler_module, "Children", functools.partial(Children, clock=clock))
-    server = Changing(replicas=1)
+    server = Changing(replicas=1, scheduling={"nodeSelector": {"pool": "gpu"}})
     operator = await settled(server)
     server.tries = 0
     for _ in range(130):
