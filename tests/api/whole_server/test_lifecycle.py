@@ -52,7 +52,7 @@ async def test_a_line_that_says_nothing_new_is_not_logged(
     starting, half = EngineState(), EngineState("loading", Loading("loading", 0.5, "1 of 2"))
     states = iter([starting, starting, starting, half, half, EngineState("ready")])
     await progress.show_loading(lambda: next(states), "m")
-    assert caplog.messages == ["m: starting, 0% importing PyTorch", "m: loading, 50% 1 of 2"]
+    assert caplog.messages == ["m: starting, 0%, importing PyTorch", "m: loading, 50%, 1 of 2"]
 
 
 def test_freed_memory_is_returned_again_and_again(

@@ -78,9 +78,9 @@ def test_a_pipe_gets_plain_lines(log_format: str) -> None:
     assert "\x1b" not in "".join(lines)
     if log_format == "json":
         messages = [json.loads(line)["message"] for line in lines]
-        assert messages[0] == "smollm2: pulling, 26% 5 MiB of 10 MiB"
+        assert messages[0] == "smollm2: pulling, 26%, 5 MiB of 10 MiB"
     else:
-        assert re.fullmatch(r"\S+ \S+ INFO octavo\.server: smollm2: pulling, 26% 5 MiB of 10 MiB\n", lines[0])
+        assert re.fullmatch(r"\S+ \S+ INFO octavo\.server: smollm2: pulling, 26%, 5 MiB of 10 MiB\n", lines[0])
 
 
 def shown_for(*states: EngineState) -> str:

@@ -38,7 +38,8 @@ async def _lines(state: Callable[[], EngineState], name: str) -> None:
     while (now := state()).phase in ("starting", "loading"):
         progress = now.progress
         if progress.phase != last_phase or time.monotonic() - last_time >= _LINE_INTERVAL:
-            line = f"{name}: {progress.phase}, {progress.ratio * 100:.0f}% {progress.detail}".rstrip()
+            detail = f", {progress.detail}" if progress.detail else ""
+            line = f"{name}: {progress.phase}, {progress.ratio * 100:.0f}%{detail}"
             if line != logged:
                 log.info("%s", line)
             last_phase, last_time, logged = progress.phase, time.monotonic(), line
