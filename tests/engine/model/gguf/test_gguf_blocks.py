@@ -25,7 +25,7 @@ from octavo_engine.model.checkpoint.tensors import unsharded
 from octavo_engine.model.configuration import gguf_blocks
 from octavo_engine.model.configuration.read_spec import read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf import file as gguf_file
+from octavo_engine.model.gguf import rows as gguf_rows
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection
@@ -98,7 +98,7 @@ def test_projections_of_one_layer_may_be_of_several_types(tmp_path: Path, monkey
         return plain(self, name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
     monkeypatch.setattr(gguf_writer.gguf.GGUFWriter, "add_tensor", add_tensor)
-    monkeypatch.setattr(gguf_file, "_PIECE_ELEMENTS", 512)  # as large weights are read
+    monkeypatch.setattr(gguf_rows, "_PIECE_ELEMENTS", 512)  # as large weights are read
     path = write_gguf(reference_model(**SIZES), tmp_path / "model.gguf", Kind.Q4_0)
     kept = load(path, "gguf")
     names = {linear.method.name for linear in linears(kept)}
