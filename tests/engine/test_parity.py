@@ -165,7 +165,7 @@ def test_random_models(name: str, tmp_path: Path) -> None:
     make_tokenizer(tmp_path, config.vocab_size)
     llm = LLM(
         str(tmp_path),
-        **settings({"max_model_len": 128, "max_num_batched_tokens": 24, "max_num_seqs": 8, "num_kv_blocks": 16}),
+        **settings({"max_model_len": 128, "max_num_batched_tokens": 48, "max_num_seqs": 12, "num_kv_blocks": 32}),
     )
     rng = random.Random(1)
     prompts = [[rng.randrange(config.vocab_size) for _ in range(rng.randint(1, 60))] for _ in range(12)]

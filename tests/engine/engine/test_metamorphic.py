@@ -166,7 +166,10 @@ class Model:
 
     def compute_alone(self, prompt: int, way: str, provider: GrammarMasks | None = None) -> None:
         """The prompt in one piece, then token by token, without another request."""
-        tokens, params = self.prompts[prompt], replace((WAYS | GUIDED_WAYS)[way], logprobs=VOCABULARY)
+        tokens, params = self.prompts[prompt], (WAYS | GUIDED_WAYS)[way]
+        greedy = params.temperature == 0
+        if greedy:
+            params = replace(params, logprobs=VOCABULARY)
         groups = self.groups(8, 0, BlockShares(0, (), 16, 128, 1))
         worker = self.worker(rows=1, length=128, groups=groups, block_size=16)
         new = NewRow(0, "alone", tuple(tokens), len(tokens), params)
@@ -180,10 +183,11 @@ class Model:
             masks = NO_MASKS if provider is None else masks_of_one(provider, answer)
             result = worker.finish(worker.sample(worker.forward(plan), masks))
             answer += result.token_ids
-            top = [value for token, value in result.logprobs[0][0].top if not masks or token in allowed(masks)]
-            first, second = [*top, float("-inf")][:2]
-            if params.temperature == 0 and first - second < TIE:
-                self.ties.add((prompt, way))
+            if greedy:
+                top = [value for token, value in result.logprobs[0][0].top if not masks or token in allowed(masks)]
+                first, second = [*top, float("-inf")][:2]
+                if first - second < TIE:
+                    self.ties.add((prompt, way))
             plan = StepPlan(0, decode_rows=[0], decode_starts=[len(tokens) + number])
         self.answers[prompt, way] = answer
         if provider is not None:

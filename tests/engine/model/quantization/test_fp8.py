@@ -28,6 +28,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.engine.startup.sizing import memory_need
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.llm import Completion
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint.names import LLAMA_NAMES
 from octavo_engine.model.checkpoint.tensors import Span, unsharded
@@ -339,19 +340,33 @@ def test_smollm2_knows_the_capital_of_france(settings):
 TIGHT: dict[str, Any] = {"num_kv_blocks": 12, "max_model_len": 160, "max_num_seqs": 8, "max_num_batched_tokens": 48}
 
 
-@pytest.mark.parametrize("swap", [0, 1 << 20], ids=["recomputed", "swapped"])
-def test_an_fp8_cache_gives_the_same_answers_in_a_batch_as_alone(swap, tiny_model):
-    """Prefix hits, preemption and swapping move or compute the same bytes. Ties, decided by rounding, are left out."""
-    llm = LLM(str(tiny_model), device="cpu", dtype="float32", kv_cache_dtype="fp8", swap_space=swap, **TIGHT)
+TOP_TWO = SamplingParams(max_tokens=40, temperature=0.0, logprobs=2)
+
+
+def with_fp8_cache(model: Path, swap: int) -> LLM:
+    return LLM(str(model), device="cpu", dtype="float32", kv_cache_dtype="fp8", swap_space=swap, **TIGHT)
+
+
+@pytest.fixture(scope="module")
+def alone_in_fp8(tiny_model: Path) -> list[Completion]:
+    """The answers alone: nothing is swapped for them."""
     common = [(5 * i) % 64 for i in range(40)]
     prompts = [[*common[: 16 * (i % 3)], *((7 * i + j * j) % 64 for j in range(9 + i))] for i in range(16)]
-    params = SamplingParams(max_tokens=40, temperature=0.0, logprobs=2)
-    alone = [llm.generate([prompt], params)[0] for prompt in prompts]
-    batched = llm.generate(prompts, params)
+    llm = with_fp8_cache(tiny_model, 0)
+    answers = [llm.generate([prompt], TOP_TWO)[0] for prompt in prompts]
+    llm.close()
+    return answers
+
+
+@pytest.mark.parametrize("swap", [0, 1 << 20], ids=["recomputed", "swapped"])
+def test_an_fp8_cache_gives_the_same_answers_in_a_batch_as_alone(swap, tiny_model, alone_in_fp8):
+    """Prefix hits, preemption and swapping move or compute the same bytes. Ties, decided by rounding, are left out."""
+    llm = with_fp8_cache(tiny_model, swap)
+    batched = llm.generate([answer.prompt_token_ids for answer in alone_in_fp8], TOP_TWO)
     report = llm.report()
     llm.close()
     compared = 0
-    for single, one in zip(alone, batched, strict=True):
+    for single, one in zip(alone_in_fp8, batched, strict=True):
         margins = [entry.top[0][1] - entry.top[1][1] for entry in single.logprobs]
         sure = next((place for place, margin in enumerate(margins) if margin < 0.02), len(margins))
         assert one.token_ids[:sure] == single.token_ids[:sure]
