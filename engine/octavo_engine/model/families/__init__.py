@@ -43,7 +43,7 @@ from octavo_engine.model.families.exaone import EXAONE
 from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
 from octavo_engine.model.families.fairseq import BIOGPT, XGLM
-from octavo_engine.model.families.falcon import FALCON
+from octavo_engine.model.families.falcon import FALCON, RW
 from octavo_engine.model.families.falcon_h1 import FALCON_H1
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.flint import FLINT
@@ -303,6 +303,7 @@ _ALL = (
     DIFFLLAMA,
     DOGE,
     FALCON,
+    RW,
     OPT,
     XGLM,
     BIOGPT,

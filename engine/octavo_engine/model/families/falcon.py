@@ -2,7 +2,7 @@
 
 In the first, attention (with one KV head) and feed-forward run in parallel after one LayerNorm; in the second
 (`new_decoder_architecture`) each has a LayerNorm of its own, and KV heads are groups. Falcon RW has ALiBi and computes
-attention before the feed-forward (`parallel_attn` false).
+attention before the feed-forward (`parallel_attn` false). Files of 2023 name the class and its fields otherwise.
 """
 
 from __future__ import annotations
@@ -89,3 +89,24 @@ FALCON = Family(
         "eos_token_id": 11,
     },
 )
+
+
+def _read_published(fields: Fields) -> ModelSpec:
+    fields = fields.with_defaults(new_decoder_architecture=fields.has("num_kv_heads"))
+    return replace(FALCON.read(fields), architecture=RW.architecture)
+
+
+RW = replace(
+    FALCON,
+    architecture="RWForCausalLM",
+    model_type="RefinedWebModel",
+    read=_read_published,
+    aliases={
+        **FALCON.aliases,
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+        "n_head_kv": "num_kv_heads",
+    },
+)
+"""The class of Falcon's own repositories before transformers had one. Of its files those of 40B state a number of KV
+heads, and that alone tells the second generation from the first."""

@@ -30,6 +30,8 @@ def _family(architecture: str, model_type: str, aliases: Mapping[str, str] | Non
 
 LLAMA_SHAPES = (
     _family("AquilaForCausalLM", "aquila"),
+    _family("AquilaModel", "aquila"),  # Aquila 1 with its head, in spite of the name
+    _family("LLaMAForCausalLM", "llama"),  # conversions of Llama 1 made before transformers had its class
     _family("IQuestCoderForCausalLM", "iquestcoder"),
     _family("PanguEmbeddedForCausalLM", "PanguEmbedded", {"bias": "attention_bias"}, attention_bias=True),
     _family("XverseForCausalLM", "xverse", max_position_embeddings=8192, eos_token_id=3),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +295,24 @@ OWN = {
             "mlp_beta_factor": 0.6,
         },
     ),
+    "AquilaModel": Own("Llama", {}),
+    "LLaMAForCausalLM": Own("Llama", {}),
+    "RWForCausalLM": Own(
+        "Falcon",
+        {
+            **dict.fromkeys((*SIZES, *HEADS), ...),
+            "vocab_size": 131,
+            "hidden_size": 64,
+            "n_layer": 3,
+            "n_head": 8,
+            "n_head_kv": 2,
+            "layer_norm_epsilon": 0.01,
+            "parallel_attn": True,
+            "alibi": False,
+        },
+        {"head_dim": ..., "new_decoder_architecture": True, "num_kv_heads": 2, "layer_norm_epsilon": 0.01}
+        | {"ffn_hidden_size": 256, "max_position_embeddings": 2048},
+    ),
     "XverseForCausalLM": Own("Llama", {"num_key_value_heads": ..., "pad_token_id": 1}, {"num_key_value_heads": 8}),
     "OrionForCausalLM": Own(
         "StableLm",
@@ -488,6 +506,19 @@ def test_files_that_name_the_class_that_transformers_computes_a_family_with(arch
         {**SIZES, **HEADS, **OWN[architecture].fields, **changes, "model_type": model_type, "architectures": [shared]},
     )
     assert read_spec(ModelFiles("test", directory=tmp_path)) == expected
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+def test_falcon_of_2023_without_a_number_of_kv_heads_is_of_the_first_generation(alibi: bool, tmp_path: Path) -> None:
+    """Those of 7B, and Falcon RW, which has ALiBi and whose heads have keys of their own."""
+    own = {"multi_query": not alibi, "parallel_attn": not alibi, "alibi": alibi, "bias": alibi}
+    found = spec_of(tmp_path, "RWForCausalLM", n_head_kv=..., **own)
+    sizes = {"vocab_size": 131, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8}
+    write(tmp_path, {**sizes, **own, "layer_norm_epsilon": 0.01, "architectures": ["FalconForCausalLM"]})
+    later = read_spec(ModelFiles("test", directory=tmp_path))
+    assert found == replace(later, architecture="RWForCausalLM")
+    assert isinstance(mixer := found.layers[0].mixer, AttentionSpec)
+    assert mixer.num_kv_heads == (8 if alibi else 1)
 
 
 @pytest.mark.parametrize("key", ["type", "rope_type"])
