@@ -132,6 +132,16 @@ def test_slots_that_are_kept_for_keys_with_one_request_are_not_free_for_others()
     admission.place(1, Key("carol"), tokens=1)
 
 
+def test_several_sequences_that_may_not_take_kept_slots_must_fit_into_the_commitment() -> None:
+    """They were taken for one that can begin at once, and were accepted to wait."""
+    admission = ManualAdmission(seats=64, keys=True, requests=8, tokens=10**9, kv_ratio=1.0)
+    admission.place(1, ALICE, tokens=900).begin()
+    admission.engine.running = admission.begun = 62
+    admission.engine.kept_slots = 2
+    assert admission.refuses(2, BOB, tokens=200).reason == "kv_commitment"
+    admission.place(1, BOB, tokens=200)
+
+
 def test_a_lowered_running_limit_has_fewer_seats() -> None:
     admission = ManualAdmission()
     admission.engine.running_limit = 1

@@ -100,7 +100,7 @@ class AdmittedRequest:
         """
         kv = prompt + self.waiting * self.admission.expected_tokens(answer)
         self.admission.check_tokens(self.key, prompt)
-        self.admission.check_kv(self.key, kv, self.admission.queued)
+        self.admission.check_kv(self.key, kv, self.admission.queued, self.waiting)
         self.meter.tokens.take(prompt)
         self.tokens_each, self.kv_each = prompt // self.waiting, kv // self.waiting
         for occupancies in self.occupancies:
@@ -209,7 +209,7 @@ class Admission:
         """Sequences that run in the engine and have no token yet."""
         return max(0, self._stats().running - self.begun)
 
-    def _free_slots(self, key: Key, sequences: int = 1) -> int:
+    def _free_slots(self, key: Key, sequences: int) -> int:
         """Return how many sequences of a key's request with `sequences` can begin at once.
 
         The slots that the scheduler keeps for keys with one request at a time are free only for one of these.
@@ -242,7 +242,7 @@ class Admission:
         """Reject a request of which only the key is known if a limit has no room for even the smallest request."""
         self.check_requests(key, 1)
         self.check_tokens(key, 1)
-        self.check_kv(key, 1, self.queued + 1)
+        self.check_kv(key, 1, self.queued + 1, 1)
 
     def enter(self, key: Key, sequences: int, priority: int = 0, seconds_left: float = float("inf")) -> AdmittedRequest:
         """Admit a request with `sequences` sequences that has to end within `seconds_left` seconds."""
@@ -292,13 +292,13 @@ class Admission:
             raise self._full("queued_tokens", self.total.tokens, detail)
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
 
-    def check_kv(self, key: Key, tokens: int, queued: int) -> None:
+    def check_kv(self, key: Key, tokens: int, queued: int, sequences: int) -> None:
         """Check the KV tokens that a request may need in addition to all accepted ones, unless a slot is free for it.
 
-        `queued` is the number of queued sequences with the request's own.
+        `queued` is the number of queued sequences with the request's own, which are `sequences`.
         """
         info = self._info()
-        if info is None or queued <= self._free_slots(key):
+        if info is None or queued <= self._free_slots(key, sequences):
             return
         capacity = info.num_kv_blocks * info.block_size
         limit = int(capacity * self.limits.kv_ratio)
