@@ -633,6 +633,12 @@ def test_a_string_has_no_quotation_mark_and_no_backslash_that_its_pattern_exclud
         (r"^(?!\d+$)[\da-z]+$", ["1a", "a"], ["1", "12"]),
         ("^(?![^a-c])(?!.*[^a-z])", ["az", "", "c"], ["z", "a1"]),
         ('^(?!.*")(?!a)', ["b", ""], ['b"', "a"]),
+        ("^(?![^^a])", ["^b", "ab", ""], ["b"]),
+        # Python's `$` matches before a line feed at the end, too
+        ("^(?!admin$)", ["adm", "admin\n1"], ["admin", "admin\n"]),
+        (r"^(?!\s*$)(?!a*$)(?!b+$)", ["1", "ab\n"], [" ", "a\n", "b\n"]),
+        ("^(?!.*[-x]$)", ["a", "-a"], ["a-", "a-\n", "x", "ax\n"]),
+        ("^(?!.*[^a-z-]$)", ["1a", "-"], ["a1", "a1\n"]),
     ],
 )
 def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
@@ -659,6 +665,10 @@ def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
         "^(?!a|)b",
         "^(?!a|b$)a",
         "^(?!a+b)a",
+        "^(?!a){0}b",
+        "^(?=a)(?!b)?",
+        "^(?![^])a",
+        r"^(?!.*[^\s]$)",
         "^" + "(?=a)(?!b)" * 33,
     ],
 )
@@ -682,6 +692,14 @@ def test_what_few_characters_stand_for_is_limited(short: dict[str, Any], monkeyp
     monkeypatch.setattr(growth, "MOST_CHARACTERS", 500)
     with pytest.raises(GrammarError, match="multiples and `not` stand for has more than 500 characters"):
         exact_schema(schema)
+
+
+def test_what_is_written_anew_in_the_same_length_does_not_count_as_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(20):
+        schema = {"type": "object", "patternProperties": {"^a": schema}, "additionalProperties": False}
+    monkeypatch.setattr(growth, "MOST_CHARACTERS", 0)
+    assert json.loads(exact_schema(schema).text) == schema
 
 
 @pytest.mark.parametrize("pattern", ["[^" * 90, "[^[:a:" * 90, "[a" * 90 + "\\"])

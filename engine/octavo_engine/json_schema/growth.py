@@ -24,7 +24,8 @@ class Growth:
             new = change(schema)
             if isinstance(new, Mapping):
                 added = {key: value for key, value in new.items() if value is not schema.get(key)}
-                self._left -= len(json.dumps(added)) if added else 0
+                replaced = {key: schema[key] for key in added if key in schema}
+                self._left -= len(json.dumps(added)) - len(json.dumps(replaced)) if added else 0
             if self._left < 0:
                 raise ValueError(
                     "the schema is too large: what its formats, patterns, multiples and `not` stand for has more than "

@@ -26,12 +26,12 @@ as well, so that they are read once."""
 _AHEAD, _NOT_AHEAD = "(?=", "(?!"
 _MOST_AHEAD = 64
 """Look-aheads of one pattern. What is left of it was copied for each of them, and 50,000 took a text worker 20 s."""
-_ONE = r"(\\[sdwSDW]|\\[^\w]|\[\^?(?:\\.|[^\\\[\]&~-]|-(?!-))+\]|[^\\\[\](){}.*+?|^$])"
+_ONE = r"(\\[sdwSDW]|\\[^\w]|\[(?!\^\])\^?(?:\\.|[^\\\[\]&~-]|-(?!-))+\]|[^\\\[\](){}.*+?|^$])"
 """A class of characters, or one character."""
 _ANY = r"(?:\.|\[\\s\\S\])\*"
 _BEGINS, _CONTAINS, _ENDS = re.compile(_ONE), re.compile(_ANY + _ONE), re.compile(rf"{_ANY}{_ONE}\$")
 _TWICE = re.compile(rf"{_ANY}{_ONE}\1")
-_HAS_ONLY = re.compile(rf"{_ONE}([*+])\$")
+_HAS_AT_MOST, _HAS_ONLY = re.compile(rf"{_ONE}\*\$"), re.compile(rf"{_ONE}\+\$")
 _TEXTS = re.compile(r"(\((?:\?:)?)?((?:[\w @:/,;=<>'\"#%&~|-]|\\[^\w|\\])+)(?(1)\))(\$)?")
 """Texts between bars, perhaps in a group, at the beginning of a text or, with an end, as the whole of it."""
 _BY_NUMBER = re.compile(r"\\[xuU]\{([0-9a-fA-F]{1,8})\}")
@@ -56,7 +56,7 @@ def _without_look_ahead(pattern: str) -> list[str]:
     """Return patterns all of which a text must match: `^(?:a)` and `^b` for `^(?=a)b`, so that none begins so.
 
     A pattern with alternatives outside of groups is returned as it is, and so is one with a negative look-ahead to
-    which `_opposite` knows none.
+    which `_opposite` knows none, or with a look-ahead that is repeated, as in `^(?!a){0}b`.
     """
     masked = _CLASS.sub(lambda found: "_" * len(found[0]), pattern)
     depths = list(accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in masked))
@@ -72,37 +72,56 @@ def _without_look_ahead(pattern: str) -> list[str]:
             return [pattern]
         found.append(other)
         at = end + 1
-    return [*found, f"^{pattern[at:]}"]
+    return [pattern] if masked.startswith(("*", "+", "?", "{"), at) else [*found, f"^{pattern[at:]}"]
 
 
 def _opposite(ahead: str) -> str | None:
     """Return a pattern of the texts that do not begin with what a pattern matches; None if its form is not known.
 
     Known are a class or character x, `.*x`, `.*xx`, `.*x$`, `x*$`, `x+$`, and texts. The pattern of a `.*` also
-    excludes what is beyond the end of a line, where `.*` does not look.
+    excludes what is beyond the end of a line, where `.*` does not look. That of a `$` also excludes texts with a line
+    feed after that end, where Python's `$` matches too.
     """
     for form, other in (
         (_BEGINS, r"^(?:{0}[\s\S]*)?$"),
         (_CONTAINS, "^{0}*$"),
-        (_ENDS, r"^(?:[\s\S]*{0})?$"),
         (_TWICE, "^(?:{1}?{0})*{1}?$"),
     ):
         if (found := form.fullmatch(ahead)) is not None:
             return other.format(_any_but(found[1]), found[1])
-    if (found := _HAS_ONLY.fullmatch(ahead)) is not None:
-        return _any_but(found[1]) if found[2] == "*" else f"^$|{_any_but(found[1])}"
+    for form, other in ((_ENDS, r"^(?:[\s\S]*{0})?$"), (_HAS_AT_MOST, "{0}"), (_HAS_ONLY, "^$|{0}")):
+        if (found := form.fullmatch(ahead)) is not None:
+            without_feed = _any_but_line_feed_and(found[1])
+            return other.format(without_feed) if without_feed else None
     found = _TEXTS.fullmatch(ahead)
     if found is None or (found[3] and "|" in found[2] and not found[1]):  # the end belongs to the last text alone
         return None
     texts = [re.sub(r"\\(.)", r"\1", text) for text in found[2].split("|")]
+    texts += [f"{text}\n" for text in texts if found[3] and text]
     return f"^(?:{other_texts(texts, beginnings=not found[3])})$" if all(texts) and are_few(texts) else None
 
 
 def _any_but(characters: str) -> str:
     """Return the class of all characters but those of a class, or but one character."""
     if characters.startswith("[^"):
-        return f"[{characters[2:]}"
+        return "[" + _escaped_first("^", characters[2:])
     return f"[^{characters[1:]}" if characters.startswith("[") else f"[^{characters}]"
+
+
+def _any_but_line_feed_and(characters: str) -> str | None:
+    """Return the class of all characters but those and the line feed; None if it is not known how to write it."""
+    other = _any_but(characters)
+    if other.startswith("[^"):
+        return r"[^\n" + _escaped_first("-", other[2:])
+    try:
+        return None if re.match(other, "\n") else other
+    except re.error:  # a class that only Rust's syntax has
+        return None
+
+
+def _escaped_first(letter: str, members: str) -> str:
+    """Return the members of a class, the first of which is escaped if it is this letter."""
+    return f"\\{members}" if members.startswith(letter) else members
 
 
 def _is_bar(letter: str, depth: int) -> bool:
