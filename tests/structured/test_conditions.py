@@ -292,6 +292,17 @@ def test_objects_with_two_rules_for_a_number_have_no_other_properties(kind: Any)
         ({"type": "array", "contains": {"const": 1}, "maxContains": 1}, '"contains", "maxContains"'),
         ({"type": "array", "items": {"enum": ["x" * 60]}, "contains": {"const": 1}, "minContains": 4}, '"contains"'),
         ({"type": "array", "contains": {"const": 1}, "unevaluatedItems": False}, '"unevaluatedItems"'),
+        ({"type": "array", "items": [{"type": "integer"}], "unevaluatedItems": False}, '"unevaluatedItems"'),
+        (
+            {
+                "type": "array",
+                "items": {"type": "string", "not": {"pattern": "x"}},
+                "contains": {"const": "a"},
+                "minContains": 0,
+                "maxContains": 0,
+            },
+            '"contains"',
+        ),
         ({"contains": {"const": 1}}, '"contains"'),
         ({"type": "array", "items": {"enum": ["x" * 600]}, "contains": {"const": 1}}, '"contains"'),
     ],

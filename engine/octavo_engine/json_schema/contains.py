@@ -44,6 +44,8 @@ class ContainedItems:
             return schema
         item, other = _of_both(items, schema["contains"]), items
         if most is not None:
+            if "not" in items:
+                return schema
             other = without_negation({**items, "not": schema["contains"]})
         places, sizes = min(longest, _MOST_PLACES), range(least, min(numbers[1], longest, _MOST_PLACES) + 1)
         if (isinstance(other, Mapping) and "not" in other) or not self._has_room(places, sizes, item, other):

@@ -31,10 +31,12 @@ that of 8,000 texts took 8 s."""
 def with_evaluated_items(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that says by `items` what it said by `unevaluatedItems`, if no schema within evaluates items."""
     rest = schema.get(_UNEVALUATED, True)
-    if _UNEVALUATED not in schema or (rest not in (True, {}) and schema.keys() & _EVALUATING):
-        return schema
     others = {key: value for key, value in schema.items() if key != _UNEVALUATED}
-    return others if "items" in schema or rest in (True, {}) else {**others, "items": rest}
+    if rest in (True, {}):
+        return others
+    if schema.keys() & _EVALUATING or isinstance(schema.get("items"), list):  # draft 2019-09 has the first items there
+        return schema
+    return others if "items" in schema else {**others, "items": rest}
 
 
 def without_idle_uniqueness(schema: dict[str, Any]) -> dict[str, Any]:
