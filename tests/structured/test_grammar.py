@@ -670,6 +670,7 @@ def test_look_ahead_at_the_beginning_of_a_pattern_is_enforced(
         "^(?![^])a",
         r"^(?!.*[^\s]$)",
         "^" + "(?=a)(?!b)" * 33,
+        "^" + f"(?!{'|'.join(f'{at:02}' * 31 for at in range(60))})" * 10,
     ],
 )
 def test_other_look_around_is_refused(pattern: str) -> None:

@@ -26,6 +26,8 @@ as well, so that they are read once."""
 _AHEAD, _NOT_AHEAD = "(?=", "(?!"
 _MOST_AHEAD = 64
 """Look-aheads of one pattern. What is left of it was copied for each of them, and 50,000 took a text worker 20 s."""
+_MOST_CHARACTERS = 1 << 17
+"""Characters of what the look-aheads of one pattern stand for: 64 of 4,000 characters each took 2 s."""
 _ONE = r"(\\[sdwSDW]|\\[^\w]|\[(?!\^\])\^?(?:\\.|[^\\\[\]&~-]|-(?!-))+\]|[^\\\[\](){}.*+?|^$])"
 """A class of characters, or one character."""
 _ANY = r"(?:\.|\[\\s\\S\])\*"
@@ -56,21 +58,23 @@ def _without_look_ahead(pattern: str) -> list[str]:
     """Return patterns all of which a text must match: `^(?:a)` and `^b` for `^(?=a)b`, so that none begins so.
 
     A pattern with alternatives outside of groups is returned as it is, and so is one with a negative look-ahead to
-    which `_opposite` knows none, or with a look-ahead that is repeated, as in `^(?!a){0}b`.
+    which `_opposite` knows none, with a look-ahead that is repeated, as in `^(?!a){0}b`, or with look-aheads that
+    stand for too many characters.
     """
     masked = _CLASS.sub(lambda found: "_" * len(found[0]), pattern)
     depths = list(accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in masked))
     if not masked.startswith((f"^{_AHEAD}", f"^{_NOT_AHEAD}")) or any(map(_is_bar, masked, depths)):
         return [pattern]
-    found, at = list[str](), 1
+    found, at, characters = list[str](), 1, 0
     for end in (place for place, depth in enumerate(depths) if depth == 0 and place):
         if not masked.startswith((_AHEAD, _NOT_AHEAD), at):
             break
         ahead = pattern[at + len(_AHEAD) : end]
         other = f"^(?:{ahead})" if masked.startswith(_AHEAD, at) else _opposite(ahead)
-        if other is None or len(found) == _MOST_AHEAD:
+        if other is None or len(found) == _MOST_AHEAD or characters > _MOST_CHARACTERS:
             return [pattern]
         found.append(other)
+        characters += len(other)
         at = end + 1
     return [pattern] if masked.startswith(("*", "+", "?", "{"), at) else [*found, f"^{pattern[at:]}"]
 
