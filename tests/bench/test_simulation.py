@@ -18,7 +18,8 @@ from bench.simulation.traces import END, SHAREGPT, SINGLE_TURN, TRACES, Lengths,
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, StepPlan
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 
-SMALL = Setup(requests=60, max_num_seqs=64, blocks=8000)
+SMALL = Setup(requests=60, max_num_seqs=16, blocks=8000)
+"""So few may run at once that requests wait for others to end, in all traces but two."""
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -101,6 +102,7 @@ def test_every_request_gets_its_whole_answer(name: str, cost: str) -> None:
     asked = {timeline.ask.name: len(timeline.ask.answer) for timeline in recording.timelines}
     assert {timeline.ask.name: timeline.tokens for timeline in recording.timelines} == asked
     assert len(recording.gaps) == sum(asked.values()) - len(asked)
+    assert name in ("bursts", "prefix") or max(state.waiting for _, state in recording.series) > 0
     assert (ttft(recording.timelines) > 0).all()
     assert recording.device_seconds <= recording.seconds
     assert recording.stats.kv_blocks_used == recording.stats.running == recording.stats.waiting == 0
