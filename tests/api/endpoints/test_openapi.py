@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
-from octavo_engine.server.endpoints.openapi import BODIES
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from octavo_engine.server.endpoints import openapi_document
+from octavo_engine.server.endpoints.openapi import add_document
+from octavo_engine.server.endpoints.openapi_document import BODIES
 from tests.api.served import Served
 
 
@@ -27,6 +38,32 @@ def test_no_route_with_a_body_is_forgotten(server: Served) -> None:
     posted = {path for path, operations in paths.items() if "post" in operations}
     assert "/v1/embeddings" in posted
     assert posted <= {*BODIES, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
+
+
+def test_bodies_are_made_for_the_document_alone() -> None:
+    check = "import octavo_engine.server.run, sys; sys.exit('octavo_engine.server.openai.protocol' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+async def test_the_document_is_made_once_and_delays_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    second = Barrier(2)  # which no thread passes, as no other comes
+
+    def make(app: FastAPI) -> bytes:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        made.append(app)
+        with suppress(BrokenBarrierError):
+            second.wait(0.2)
+        return b"{}"
+
+    monkeypatch.setattr(openapi_document, "make_document", make)
+    app = FastAPI(openapi_url=None)
+    add_document(app)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://server") as client:
+        answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(3)))
+    assert [answer.json() for answer in answers] == [{}] * 3
+    assert made == [app]
 
 
 def _references(value: Any) -> list[str]:

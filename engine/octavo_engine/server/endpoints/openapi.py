@@ -1,73 +1,25 @@
-"""GET /openapi.json: the routes of the API with the bodies that they take, for tools that read OpenAPI documents."""
+"""GET /openapi.json, for tools that read OpenAPI documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
+from threading import Lock
 
-import msgspec
 from fastapi import FastAPI
-from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
-
-from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
-from octavo_engine.server.endpoints.adapters import LoadBody, UnloadBody
-from octavo_engine.server.openai.batches.protocol import BatchBody
-from octavo_engine.server.openai.bodies.body import Body
-from octavo_engine.server.openai.protocol import (
-    ChatCompletionBody,
-    CompletionBody,
-    DetokenizeBody,
-    TokenizeBody,
-)
-from octavo_engine.server.openai.responses.protocol import ResponsesBody
-from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, RerankBody, ScoreBody
-
-BODIES: Mapping[str, type[Body]] = {
-    "/v1/chat/completions": ChatCompletionBody,
-    "/v1/completions": CompletionBody,
-    **dict.fromkeys(("/v1/responses", "/v1/responses/input_tokens"), ResponsesBody),
-    "/v1/messages": MessagesBody,
-    "/v1/messages/count_tokens": PromptBody,
-    "/v1/embeddings": EmbeddingBody,
-    "/pooling": EmbeddingBody,
-    **dict.fromkeys(("/v1/score", "/score"), ScoreBody),
-    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankBody),
-    **dict.fromkeys(("/v1/classify", "/classify"), ClassifyBody),
-    "/tokenize": TokenizeBody,
-    "/detokenize": DetokenizeBody,
-    "/v1/batches": BatchBody,
-    "/v1/load_lora_adapter": LoadBody,
-    "/v1/unload_lora_adapter": UnloadBody,
-}
-"""The body of each path's POST. A text worker reads bodies, so their classes are not in the routes' signatures."""
 
 
 def add_document(app: FastAPI) -> None:
     """Add the route of the document, which is made at its first request."""
+    one_at_a_time = Lock()  # a document is made from the application's own description, which changes meanwhile
 
     @cache
     def document() -> bytes:
-        return _document(app)
+        from octavo_engine.server.endpoints.openapi_document import make_document
+
+        return make_document(app)
 
     @app.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> Response:
-        return Response(document(), media_type="application/json")
-
-
-def _document(app: FastAPI) -> bytes:
-    """Return the document: the routes as FastAPI describes them, with their bodies."""
-    found = app.openapi()
-    bodies = {path: body for path, body in BODIES.items() if path in found["paths"]}  # batches may be off
-    models = list(dict.fromkeys(bodies.values()))
-    references, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
-    )
-    found.setdefault("components", {})["schemas"] = definitions["$defs"]
-    for operations in found["paths"].values():
-        for operation in operations.values():
-            operation["responses"].pop("422", None)  # FastAPI's own answer to bad input, which is 400 here
-    for path, model in bodies.items():
-        content = {"application/json": {"schema": references[model, "validation"]}}
-        found["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
-    return msgspec.json.encode(found)
+    def openapi() -> Response:  # FastAPI runs it in a thread: in the event loop it would delay streams by 0.4 s, once
+        with one_at_a_time:
+            return Response(document(), media_type="application/json")

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo_engine.server.anthropic.protocol import ToolUseBlock
-from octavo_engine.server.endpoints.openapi import BODIES
+from octavo_engine.server.endpoints.openapi_document import BODIES
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.bodies import unknown_fields
 from octavo_engine.server.openai.bodies.body import parse
