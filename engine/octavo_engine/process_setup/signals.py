@@ -22,7 +22,10 @@ def how_it_ended(code: int) -> str:
     """Return how a process with this `returncode` ended, in words that follow its name."""
     if code >= 0:
         return f"ended with exit code {code}"
-    number = signal.Signals(-code)
+    try:
+        number = signal.Signals(-code)
+    except ValueError:  # most real-time signals have no name
+        return f"was killed by signal {-code}"
     return f"was killed by {number.name}{_CAUSES.get(number, '')}"
 
 

@@ -55,5 +55,6 @@ def test_the_end_of_a_process_is_told_with_its_likely_cause() -> None:
     """A safetensors file is mapped into memory: the kernel ends a process that reads what was cut off."""
     assert how_it_ended(3) == "ended with exit code 3"
     assert how_it_ended(-signal.SIGTERM) == "was killed by SIGTERM"
+    assert how_it_ended(-signal.SIGRTMIN - 1) == f"was killed by signal {signal.SIGRTMIN + 1}"
     assert how_it_ended(-signal.SIGKILL) == "was killed by SIGKILL, as the kernel does when memory runs out"
     assert "safetensors, is cut short" in how_it_ended(-signal.SIGBUS)
