@@ -197,6 +197,9 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
           "maxContains": 2}, [[], [1], [1, 7, 2, 9], [7, 7, 7], ["x"]]),
         ({"type": "array", "contains": {}, "minContains": 2, "maxContains": 3}, [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]),
         ({"type": "array", "maxContains": 1}, [[], [1, 1]]),
+        *(({"$schema": draft, "type": "array", "items": {"type": "integer"}, "additionalItems": False,
+            "contains": {"minimum": 5}}, [[], [1], [1, 7], [7, "x"], [7, 1, 1]])
+          for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema")),
         ({"type": "array", "prefixItems": [{"type": "integer"}], "unevaluatedItems": False}, [[], [1], ["x"], [1, 2]]),
         ({"type": "array", "items": {"type": "integer"}, "unevaluatedItems": False}, [[1, 2], ["x"]]),
         # Plain values

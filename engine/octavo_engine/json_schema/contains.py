@@ -13,6 +13,9 @@ from octavo_engine.json_schema.negations import without_negation
 _KEYWORDS = frozenset({"contains", "minContains", "maxContains"})
 _BESIDE = frozenset({"prefixItems", "allOf", "anyOf"})
 """Keywords whose own schemas of items, or places, would have to be joined with those of `contains`."""
+_OF_ITEMS = frozenset({"type", "items", "additionalItems", "minItems"})
+"""Keywords that each list has anew. Its first items are a list in `items`, which llguidance reads in every draft: it
+has no `prefixItems` in schemas whose `$schema` is older than 2020-12."""
 _MOST_PLACES = 8
 _CHARACTERS = 64
 """Characters of a list beside the schemas of its items."""
@@ -51,13 +54,13 @@ class ContainedItems:
         if (isinstance(other, Mapping) and "not" in other) or not self._has_room(places, sizes, item, other):
             return schema
         own = {key: value for key, value in others.items() if key in ("maxItems", "uniqueItems")}
-        outside = {key: value for key, value in others.items() if key not in ("type", "items", "minItems", *own)}
+        outside = {key: value for key, value in others.items() if key not in _OF_ITEMS | own.keys()}
         first = [
             [item if place in at else other for place in range(max(at, default=-1) + 1)]
             for size in sizes
             for at in combinations(range(places), size)
         ]
-        lists = [{"prefixItems": each, "items": other, "minItems": max(shortest, len(each))} for each in first]
+        lists = [{"items": each, "additionalItems": other, "minItems": max(shortest, len(each))} for each in first]
         return {**outside, "anyOf": [{"type": "array", **own, **each} for each in lists]} if lists else False
 
     def _has_room(self, places: int, sizes: range, item: Any, other: Any) -> bool:
