@@ -146,8 +146,8 @@ def models() -> str:
         "  head and gives vectors, and as `…ForSequenceClassification`, which gives classes from the last token's\n"
         "  hidden state.\n"
         "- A model needs a tokenizer.json (or Llama's tokenizer.model). The folders that Qwen 1, ChatGLM 2 and 3,\n"
-        "  GLM-4 in its own format, InternLM 1 and Orion were published in have none, so their tokenizer has to be\n"
-        "  converted first.\n"
+        "  GLM-4 in its own format, InternLM 1, Orion and Baichuan were published in have none, so their tokenizer\n"
+        "  has to be converted first.\n"
         "- The column *windows* says whether the family has layers with a sliding window, *--quantization* which\n"
         "  values of this flag it takes for checkpoints that are not quantized, and *GGUF* whether its .gguf files\n"
         "  are read. Experts are quantized to int8 and int4 on CPUs, and on GPUs only if they are gated by SiLU.\n",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -137,6 +139,16 @@ def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) 
     shape = *(span.total for span in spans), *target.shape[len(spans) :]
     part = tuple(span.slice for span in spans)
     return CheckpointTensor(name=name, shape=shape, pieces=(Piece(target, part, order=order),))
+
+
+def with_unit_rows(tensor: CheckpointTensor) -> CheckpointTensor:
+    """Return the tensor [rows, columns] whose rows are divided by their lengths while they are read."""
+
+    def divided(fill: Fill, target: Tensor, rows: Rows, values: Tensor) -> None:
+        fill(target, rows, F.normalize(values.float(), dim=-1))
+
+    pieces = tuple(replace(piece, fill=partial(divided, piece.fill)) for piece in tensor.pieces)
+    return replace(tensor, pieces=pieces)
 
 
 def vector_of_first_rank(name: str, target: Tensor | None, size: Span) -> CheckpointTensor:

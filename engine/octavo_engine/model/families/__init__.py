@@ -7,6 +7,7 @@ from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
 from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.axk2 import AXK2
+from octavo_engine.model.families.baichuan import BAICHUAN, BAICHUAN_7B
 from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2
 from octavo_engine.model.families.bamba import BAMBA
@@ -235,6 +236,8 @@ _ALL = (
     GRANITE_MOE,
     GRANITE_MOE_SHARED,
     GRANITE_MOE_SWA,
+    BAICHUAN,
+    BAICHUAN_7B,
     BAILING_MOE,
     BAILING_MOE_V2,
     SARVAM_MOE,

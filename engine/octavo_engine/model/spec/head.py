@@ -31,6 +31,8 @@ class HeadSpec:
     bias: bool = False
     """Added to the product, before it is scaled."""
     transform: HeadTransformSpec | None = None
+    unit_rows: bool = False
+    """Whether each row of the weight is divided by its length while it is read (Baichuan 2); not where it is tied."""
     never: tuple[int, ...] = ()
     """Tokens that are never chosen, whose logits are the least number of their type (Chameleon's images)."""
 

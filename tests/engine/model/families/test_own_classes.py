@@ -297,6 +297,13 @@ OWN = {
     ),
     "AquilaModel": Own("Llama", {}),
     "LLaMAForCausalLM": Own("Llama", {}),
+    "BaiChuanForCausalLM": Own(
+        "Llama",
+        {"num_key_value_heads": ..., "head_dim": ...},
+        {"num_key_value_heads": 8},
+        (("self_attn.qkv", "self_attn.W_pack"),),
+        torch.cat,
+    ),
     "RWForCausalLM": Own(
         "Falcon",
         {
@@ -508,6 +515,37 @@ def test_files_that_name_the_class_that_transformers_computes_a_family_with(arch
     assert read_spec(ModelFiles("test", directory=tmp_path)) == expected
 
 
+@pytest.mark.parametrize("vocab_size", [131, 125696])
+def test_baichuan_of_13b_has_alibi_and_the_second_one_a_head_of_unit_rows(vocab_size: int, tmp_path: Path) -> None:
+    """Of Llama without rotations, with ALiBi's terms in its mask; 2 ** -i is the slope of the head i of 8."""
+    own = replace(OWN["BaiChuanForCausalLM"], changes={"num_key_value_heads": 8, "head_dim": 8})
+    model = reference_model(own.like, **{**SIZES, **HEADS, **own.changes, "vocab_size": vocab_size})
+    save_file(published(load_file(save(model, tmp_path) / "model.safetensors"), own), tmp_path / "model.safetensors")
+    config = {**SIZES, **HEADS, **own.fields, "vocab_size": vocab_size, "architectures": ["BaichuanForCausalLM"]}
+    write(tmp_path, {**config, "max_position_embeddings": ..., "model_max_length": 512})
+    files = ModelFiles("test", directory=tmp_path)
+    decoder = load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
+    model.model.rotary_emb.inv_freq.zero_()
+    if vocab_size != 131:
+        model.lm_head.weight.data /= model.lm_head.weight.data.norm(dim=-1, keepdim=True)
+    places = torch.arange(len(TOKENS))
+    distances = places[:, None] - places
+    terms = -distances * 2.0 ** -torch.arange(1, 9)[:, None, None]
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS]), attention_mask=terms.masked_fill(distances < 0, -math.inf)[None])
+    torch.testing.assert_close(logits_of(decoder), expected.logits[0], rtol=1e-4, atol=1e-4)
+
+
+def test_baichuan_of_7b_has_rope(tmp_path: Path) -> None:
+    """Baichuan 2's are of the class of those of 13B, and their sizes alone tell them apart."""
+    sizes = {**SIZES, "hidden_size": 4096, "num_attention_heads": 32, "head_dim": ..., "vocab_size": 125696}
+    write(tmp_path, {**sizes, "architectures": ["BaichuanForCausalLM"]})
+    spec = read_spec(ModelFiles("test", directory=tmp_path))
+    assert isinstance(mixer := spec.layers[0].mixer, AttentionSpec)
+    assert mixer.rope is not None and mixer.alibi is None and mixer.num_kv_heads == 32
+    assert spec.head is not None and spec.head.unit_rows
+
+
 @pytest.mark.parametrize("alibi", [False, True])
 def test_falcon_of_2023_without_a_number_of_kv_heads_is_of_the_first_generation(alibi: bool, tmp_path: Path) -> None:
     """Those of 7B, and Falcon RW, which has ALiBi and whose heads have keys of their own."""
@@ -539,6 +577,12 @@ def test_internlm3_within_the_class_of_llama(tmp_path: Path) -> None:
     assert (mixer.num_kv_heads, mixer.qkv_bias, mixer.output_bias, mlp.bias) == (2, True, True, True)
 
 
+QUANTIZED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
+}
+"""All linears, the head among them."""
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a rotary of InternLM": (
         "InternLMForCausalLM",
@@ -557,6 +601,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "biases of Qwen": ("QWenLMHeadModel", {"no_bias": False}, "no_bias False"),
     "sigmoid": ("DeepseekForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func 'sigmoid'"),
     "softmax of Sarvam": ("SarvamMLAForCausalLM", {"score_function": "softmax"}, "score_function 'softmax' is not"),
+    "a tied head of unit rows": (
+        "BaiChuanForCausalLM",
+        {"vocab_size": 125696, "tie_word_embeddings": True},
+        "vocab_size 125696 is Baichuan 2's, whose head must be neither tied nor quantized",
+    ),
+    "a quantized head of unit rows": (
+        "BaiChuanForCausalLM",
+        {"vocab_size": 125696, "quantization_config": QUANTIZED},
+        "head must be neither tied nor quantized",
+    ),
     "InfLLM": ("MiniCPMForCausalLM", {"sparse_config": {"topk": 64}}, "sparse_config"),
     "a normalised head": ("BailingMoeForCausalLM", {"norm_head": True}, "norm_head True"),
     "softmax": ("BailingMoeV2ForCausalLM", {"score_function": "softmax"}, "score_function 'softmax'"),

@@ -20,6 +20,7 @@ from octavo_engine.model.checkpoint.tensors import (
     plain,
     transposed,
     unsharded,
+    with_unit_rows,
 )
 from octavo_engine.model.layers.affine import Affine
 from octavo_engine.model.layers.embeddings.positions import PositionTable
@@ -268,4 +269,4 @@ class Head(VocabularyWeight):
         if self.spec.tied:
             yield ignored(f"{self.name}.weight")
         else:
-            yield from self.stored()
+            yield from map(with_unit_rows, self.stored()) if self.spec.unit_rows else self.stored()
