@@ -21,6 +21,8 @@ from octavo_operator.render.container import GPU, resources
 _MOST_EVENTS = 10
 _SIMILAR, _CREATING = "(combined from similar events): ", "Error creating: "
 """What Kubernetes writes before the text of many events of one kind, and before why a pod was refused."""
+_GENERATED = "[b-df-hj-np-tv-xz2456789]"
+"""A character of the names that Kubernetes makes up, which are no words: they have no vowels, and no 0, 1 and 3."""
 _NO_OBSTACLE = (Reason.FIXED_REPLICAS, Reason.NO_ADAPTERS, Reason.AUTOSCALER_PENDING)
 """Reasons of conditions whose status looks bad, although nothing is kept from serving or scaling."""
 
@@ -64,7 +66,8 @@ def _names_of_pods(facts: Facts) -> re.Pattern[str]:
     """Return what matches the names of the pods that are there, and of those that a ReplicaSet could not create."""
     there = [re.escape(pod["metadata"]["name"]) for pod in facts.pods]
     service = re.escape(facts.service["metadata"]["name"])
-    return re.compile("|".join([*sorted(there, key=len, reverse=True), rf"{service}-[0-9a-z]+-[0-9a-z]*"]))
+    never_made = rf"{service}-{_GENERATED}{{4,10}}-(?:{_GENERATED}{{5}})?(?![0-9a-z-])"
+    return re.compile("|".join([*sorted(there, key=len, reverse=True), never_made]))
 
 
 def _with_news(found: Sequence[Obstacle], more: Iterable[Obstacle], pods: re.Pattern[str]) -> list[Obstacle]:

@@ -100,9 +100,9 @@ def test_what_is_true_of_several_pods_is_said_once() -> None:
 
 def test_pods_that_could_not_be_created_are_no_obstacle_each() -> None:
     refused = 'pods "good-7d9f-{}" is forbidden: no pods on Sundays'
-    deployment = named("good", condition("ReplicaFailure", "True", "FailedCreate", refused.format("aaaaa")))
+    deployment = named("good", condition("ReplicaFailure", "True", "FailedCreate", refused.format("zzzzz")))
     prefixes = ["Error creating: "] * 12 + ["(combined from similar events): Error creating: "]
-    names = [*"bcdefghijklmn"]
+    names = [*"bcdfghjklmnp", ""]
     events = [
         warning("ReplicaSet", "good-7d9f", "no such Secret"),
         *(
@@ -113,6 +113,14 @@ def test_pods_that_could_not_be_created_are_no_obstacle_each() -> None:
     found = obstacles(Facts(service(), deployment=deployment, events=events))
     assert [each.about for each in found if "Sundays" in each.text] == ["Deployment good"]
     assert found[-1].text == "no such Secret"
+
+
+def test_objects_that_are_named_like_the_service_are_told_apart() -> None:
+    """Their names were taken for those of its pods, and so for one obstacle."""
+    claims = ["good-model-cache", "good-lora-cache", "good-kv-cache", "good-kv-77"]
+    events = [warning("Pod", "good-1", f'claim "{claim}" not found') for claim in claims]
+    found = obstacles(Facts(service(WITHOUT_GPU), [WITHOUT_GPU], events=events))
+    assert [each.text for each in found[1:]] == [f'claim "{claim}" not found' for claim in claims]
 
 
 def test_an_event_comes_with_what_helps() -> None:
