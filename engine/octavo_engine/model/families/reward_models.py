@@ -1,6 +1,7 @@
 """Reward models, which give a conversation one score: Qwen2.5-Math RM (arXiv 2409.12122) and InternLM2 Reward.
 
-Each is its language model with another head, which reads the last token's hidden state.
+Each is its language model with another head, which reads the last token's hidden state. InternLM2's last token has to
+be `reward_token_id` of config.json, which clients append.
 """
 
 from __future__ import annotations
