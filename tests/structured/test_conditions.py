@@ -85,7 +85,8 @@ def taken(schema: dict[str, Any], values: list[Any]) -> list[Any]:
 
 
 def agree(schema: dict[str, Any], values: list[Any]) -> None:
-    validator = jsonschema.Draft202012Validator(schema, format_checker=FORMATS)
+    drafts = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    validator = drafts(schema, format_checker=FORMATS)
     allowed = [value for value in values if validator.is_valid(value)]
     if allowed:  # llguidance refuses a schema that allows nothing
         assert taken(schema, values) == allowed, schema
@@ -197,6 +198,8 @@ OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
           "maxContains": 2}, [[], [1], [1, 7, 2, 9], [7, 7, 7], ["x"]]),
         ({"type": "array", "contains": {}, "minContains": 2, "maxContains": 3}, [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]),
         ({"type": "array", "maxContains": 1}, [[], [1, 1]]),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "contains": {"const": 5},
+          "minContains": 0, "maxContains": 1}, [[], [1], [5], [5, 5]]),
         *(({"$schema": draft, "type": "array", "items": {"type": "integer"}, "additionalItems": False,
             "contains": {"minimum": 5}}, [[], [1], [1, 7], [7, "x"], [7, 1, 1]])
           for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema")),

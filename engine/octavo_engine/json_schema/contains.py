@@ -27,7 +27,9 @@ for all lists of a whole schema."""
 class ContainedItems:
     """Writes the keyword in one whole schema; the items that a list must contain are among its first eight."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Any) -> None:
+        """`root` is the whole schema. In drafts up to 7, `minContains` and `maxContains` say nothing."""
+        self._counts = not isinstance(root, Mapping) or "draft-0" not in str(root.get("$schema"))
         self._left = _MOST_OF_ALL
 
     def placed(self, schema: dict[str, Any]) -> Any:
@@ -36,7 +38,8 @@ class ContainedItems:
         False if no list is long enough.
         """
         others = {key: value for key, value in schema.items() if key not in _KEYWORDS}
-        least, most = schema.get("minContains", 1), schema.get("maxContains")
+        counts = schema if self._counts else {}
+        least, most = counts.get("minContains", 1), counts.get("maxContains")
         if "contains" not in schema or (least == 0 and most is None):
             return others
         shortest, longest = schema.get("minItems", 0), schema.get("maxItems", _MOST_PLACES)

@@ -120,7 +120,7 @@ def _narrowed(value: Any) -> Any:
     value = changed_schema(value, growth.counted(without_negation))
     value = changed_schema(value, Conditions(value).divided)
     alternatives = Alternatives(value, closable=not joins_schemas(value))
-    contained, lists = ContainedItems(), UniqueLists(value)
+    contained, lists = ContainedItems(value), UniqueLists(value)
 
     def plain(each: dict[str, Any]) -> Any:
         each = contained.placed(with_evaluated_items(each))
