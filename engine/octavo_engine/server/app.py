@@ -19,7 +19,8 @@ from octavo_engine.server.anthropic import messages
 from octavo_engine.server.cross_origin import with_cross_origin
 from octavo_engine.server.endpoints import adapters, health, models, playground, tokenize
 from octavo_engine.server.endpoints.openapi import add_document
-from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
+from octavo_engine.server.error_responses import error_response, from_http
+from octavo_engine.server.errors import APIError, internal_error
 from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Authentication, PacedPreflights
 from octavo_engine.server.middleware.body_limit import BodyLimit
 from octavo_engine.server.middleware.metering import Metering

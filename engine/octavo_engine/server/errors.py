@@ -12,14 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Scope
 
 _INVALID, _LIMITED, _SERVER = "invalid_request_error", "rate_limit_error", "server_error"
-ANTHROPIC_PATH = "/v1/messages"
-"""The beginning of the paths of Anthropic's API."""
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -30,7 +24,6 @@ _ANTHROPIC_KINDS = {
 }
 _LONGEST_MESSAGE, _LONGEST_NAME = 2000, 100
 """Characters of a message and of a field's name in it: clients may send names of megabytes, and not read the answer."""
-_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 _INVALID_VALUE = "invalid_value"
 THREADS = "thread_unsupported_request"
 """Anthropic's code for conversations that cannot be kept on the server."""
@@ -114,24 +107,6 @@ class UnfitModelError(APIError):
         super().__init__(400, message, code=code, param="model")
         self.model = model
         """The name that the client sent. It may be that of no model here."""
-
-
-def error_response(error: APIError, scope: Scope) -> Response:
-    """Return the error as an HTTP response, in the shape of the client's API."""
-    body = error.body()
-    if for_anthropic(scope):
-        body = anthropic_body(error, scope.get("state", {}).get("request_id"))
-    return Response(body, error.status, error.headers, media_type="application/json")
-
-
-def for_anthropic(scope: Scope) -> bool:
-    """Return True for requests of Anthropic's API: those of its paths, and those with the header that its SDKs send."""
-    return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
-
-
-def request_id_headers(scope: Scope) -> Sequence[str]:
-    """Return the names of the response headers for the request's id, one of which only Anthropic's API has."""
-    return ("X-Request-Id", "Request-Id") if for_anthropic(scope) else ("X-Request-Id",)
 
 
 def anthropic_body(error: APIError, request_id: str | None = None) -> bytes:
@@ -284,14 +259,3 @@ def answer_too_large(most: int) -> APIError:
         "vectors as base64 (encoding_format)"
     )
     return APIError(400, message, code="answer_too_large")
-
-
-def from_http(error: HTTPException, request: Request) -> APIError:
-    """Return an error of the router, such as 404 or 405, as an APIError."""
-    status = error.status_code
-    messages = {
-        404: f"there is no {request.scope['path'][:200]} here",
-        405: f"{request.method[:20]} is not allowed for {request.scope['path'][:200]}",
-    }
-    message = messages.get(status, str(error.detail))
-    return APIError(status, message, code=_CODES.get(status), headers=error.headers)

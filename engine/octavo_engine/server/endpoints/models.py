@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.anthropic.answers import ModelInfo, ModelPage
 from octavo_engine.server.connections.full_response import LIST_SECONDS, FullResponse
-from octavo_engine.server.errors import for_anthropic
+from octavo_engine.server.error_responses import for_anthropic
 from octavo_engine.server.openai.answers.objects import Model, ModelList, encode
 from octavo_engine.server.serving import Serving
 

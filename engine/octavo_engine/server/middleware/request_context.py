@@ -21,7 +21,8 @@ from octavo_engine.server.connections.connection import (
     head_too_large,
 )
 from octavo_engine.server.connections.direct_send import direct_send
-from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
+from octavo_engine.server.error_responses import error_response, request_id_headers
+from octavo_engine.server.errors import APIError, internal_error, shutting_down
 from octavo_engine.server.middleware.metering import limits_of
 from octavo_engine.server.telemetry.access_log import AccessLog, clients_trace, without_keys
 from octavo_engine.server.telemetry.trace_context import TraceContext

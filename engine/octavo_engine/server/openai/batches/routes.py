@@ -15,7 +15,8 @@ from starlette.responses import Response
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.connections.full_response import LIST_SECONDS, FullResponse
-from octavo_engine.server.errors import APIError, for_anthropic
+from octavo_engine.server.error_responses import for_anthropic
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.file_content import FileContent
