@@ -577,10 +577,11 @@ def test_internlm3_within_the_class_of_llama(tmp_path: Path) -> None:
     assert (mixer.num_kv_heads, mixer.qkv_bias, mixer.output_bias, mlp.bias) == (2, True, True, True)
 
 
+WEIGHTS_OF_4_BITS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 QUANTIZED = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
-    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS_OF_4_BITS}},
 }
 """All linears, the head among them."""
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
