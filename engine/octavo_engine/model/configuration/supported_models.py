@@ -26,6 +26,7 @@ _SMALL = {
     "head_dim": 32,
     "num_heads": 16,
     "max_position_embeddings": 512,
+    "base_seqlen": 512,
     "rope_theta": 10000.0,
     "sliding_window": 64,
     "max_window_layers": 4,

@@ -149,6 +149,7 @@ from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM, STABLELM_EPOCH
 from octavo_engine.model.families.starcoder2 import STARCODER2
 from octavo_engine.model.families.step3p7 import STEP3P5, STEP3P7
+from octavo_engine.model.families.telechat2 import TELECHAT2
 from octavo_engine.model.families.ultrabert import ULTRABERT_FAMILIES
 from octavo_engine.model.families.without_head import family_without_head
 from octavo_engine.model.families.zamba import ZAMBA
@@ -279,6 +280,7 @@ _ALL = (
     LFM2,
     LFM2_MOE,
     LFM3,
+    TELECHAT2,
     BAMBA,
     GRANITE_HYBRID,
     NEMOTRON_H,

@@ -546,6 +546,71 @@ def test_baichuan_of_7b_has_rope(tmp_path: Path) -> None:
     assert spec.head is not None and spec.head.unit_rows
 
 
+TELECHAT2 = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "n_layer": 3,
+    "n_head": 8,
+    "num_key_value_heads": 2,
+    "ffn_hidden_size": 96,
+    "layer_norm_epsilon": 0.01,
+    "training_seqlen": 8192,
+    "base_seqlen": 2048,
+    "architectures": ["TeleChat2ForCausalLM"],
+}
+TELECHAT2_NAMES = (
+    ("model.embed_tokens", "transformer.word_embeddings"),
+    ("model.layers", "transformer.h"),
+    ("model.norm", "transformer.ln_f"),
+    ("self_attn.o_proj", "self_attention.dense"),
+    ("self_attn.q_proj", "self_attention.query"),
+    ("self_attn.key_value", "self_attention.key_value"),
+)
+
+
+def test_telechat2_has_each_heads_key_before_its_value_and_biases_after_both_parts(tmp_path: Path) -> None:
+    """Of Llama whose other biases are zeros; four times the first length makes RoPE's base 7 ** (8 / 6) as large."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0 * 7 ** (8 / 6)}
+    changes = {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 0.01, "rope_parameters": rope}
+    model = reference_model("Llama", **{**SIZES, **HEADS, **changes})
+    for name, parameter in model.named_parameters():
+        if name.endswith("_proj.bias") and not name.endswith(("o_proj.bias", "down_proj.bias")):
+            parameter.data.zero_()
+    tensors = load_file(save(model, tmp_path) / "model.safetensors")
+    tensors = {name: each for name, each in tensors.items() if not name.endswith("_proj.bias") or each.any()}
+    for layer in range(3):
+        start = f"model.layers.{layer}.self_attn."
+        heads = [tensors.pop(f"{start}{part}.weight").view(2, 8, 64) for part in ("k_proj", "v_proj")]
+        tensors[f"{start}key_value.weight"] = torch.cat(heads, dim=1).reshape(32, 64)
+    for there, here in TELECHAT2_NAMES:
+        tensors = {name.replace(there, here): each for name, each in tensors.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    write(tmp_path, TELECHAT2)
+    files = ModelFiles("test", directory=tmp_path)
+    decoder = load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0]
+    assert expected.argmax(-1).unique().numel() > 2
+    torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rope_of_telechat2_needs_the_length_that_its_base_follows_from(tmp_path: Path) -> None:
+    """The first TeleChat lacks it; what its code computes is not supported. A `rope_theta` is not read."""
+    write(tmp_path, {**TELECHAT2, "training_seqlen": 2048, "rope_theta": 500.0})
+    mixer = read_spec(ModelFiles("test", directory=tmp_path)).layers[0].mixer
+    assert isinstance(mixer, AttentionSpec) and mixer.rope is not None and mixer.rope.theta == 10000
+    write(tmp_path, {**TELECHAT2, "base_seqlen": ...})
+    with pytest.raises(ModelLoadError, match="base_seqlen is missing"):
+        read_spec(ModelFiles("test", directory=tmp_path))
+
+
+@pytest.mark.parametrize("field", ["embed_layernorm", "apply_residual_connection_post_layernorm"])
+def test_other_norms_of_telechat_are_refused(field: str, tmp_path: Path) -> None:
+    write(tmp_path, {**TELECHAT2, field: True})
+    with pytest.raises(ModelLoadError, match=f"{field} True is not supported"):
+        read_spec(ModelFiles("test", directory=tmp_path))
+
+
 @pytest.mark.parametrize("alibi", [False, True])
 def test_falcon_of_2023_without_a_number_of_kv_heads_is_of_the_first_generation(alibi: bool, tmp_path: Path) -> None:
     """Those of 7B, and Falcon RW, which has ALiBi and whose heads have keys of their own."""
