@@ -203,9 +203,12 @@ def _architectures(config: dict[str, Any]) -> Any:
 
 
 def _class_of(model_type: Any) -> str | None:
-    """Return the class that generates text of this `model_type`; None if there is none, or more than one."""
+    """Return the class that generates text of this `model_type`; None if there is none, or more than one.
+
+    Names that differ only in capitals count as one, of which FAMILIES has that of transformers first: LLaMA is Llama.
+    """
     classes = [name for name, each in FAMILIES.items() if each.model_type == model_type and name.endswith(_GENERATING)]
-    return classes[0] if len(classes) == 1 else None
+    return classes[0] if len({name.lower() for name in classes}) == 1 else None
 
 
 def find_family(architectures: Any, path: Path, model_type: Any = None) -> Family:

@@ -69,6 +69,8 @@ def test_the_config_of_llama_3_1_becomes_its_spec(tmp_path):
 def test_without_architectures_the_model_type_names_the_class(architectures, tmp_path):
     """transformers reads nothing else; a file without a context length gets that of transformers' class."""
     assert spec_of(tmp_path, {**LLAMA_31, "architectures": architectures}) == spec_of(tmp_path, LLAMA_31)
+    baichuan = {**LLAMA_31, "architectures": architectures, "model_type": "baichuan"}
+    assert spec_of(tmp_path, baichuan).architecture == "BaichuanForCausalLM"  # BaiChuan is its older spelling
     short = {name: value for name, value in LLAMA_31.items() if name not in ("max_position_embeddings", "rope_scaling")}
     assert spec_of(tmp_path, short).max_position == 2048
     assert spec_of(tmp_path, {**short, "architectures": ["Qwen3ForCausalLM"]}).max_position == 32768
