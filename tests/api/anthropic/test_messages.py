@@ -227,7 +227,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "text only, not image",
     ),
     "no limit": ({"max_tokens": None}, "max_tokens is required"),
-    "too long": ({"max_tokens": 5000}, "context is 512 tokens"),
+    "too long": ({"max_tokens": 5000}, "context length is 512 tokens"),
     "a tool of Anthropic's": (
         {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         "tools[0].type: tools of type web_search_20250305 are not supported",
@@ -245,7 +245,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "role user cannot have content of type tool_use",
     ),
     "thinking of a model that does not": ({"thinking": {"type": "enabled", "budget_tokens": 1024},
-                                           "max_tokens": 1100}, "context is 512"),
+                                           "max_tokens": 1100}, "context length is 512"),
     "thinking without room": ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "less than max_tokens"),
     "thinking that this model has not": ({"thinking": {"type": "enabled"}}, "no reasoning apart"),
     "a temperature of another API": ({"temperature": 1.5}, "temperature"),

@@ -385,7 +385,7 @@ def test_chat_shows_errors_and_goes_on(
     typed("x " * 600, "short", "/quit")
     assert chat.run(parse(chat, server.url)) == 0
     out = capsys.readouterr().out
-    assert "context is 512 tokens" in out
+    assert "context length is 512 tokens" in out
     assert "Hello there." in out
     assert said(server, 0).count("<|im_start|>user") == 1
 
