@@ -102,4 +102,4 @@ def _link(place: Path, link: Path) -> None:
         new.symlink_to(place.parent.resolve() / place.name)
         new.replace(link)
     except OSError as error:
-        raise ConfigurationError(f"--link {link}: cannot be made: {error.strerror}") from None
+        raise ConfigurationError(f"--link {link}: the link cannot be made: {error.strerror}") from None

@@ -159,6 +159,6 @@ class ServerConfig:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigurationError(
                     f"--allowed-origins: no browser sends {origin!r} as its origin: write scheme://host or "
-                    "scheme://host:port in small letters, without a path or a / at its end, as in "
+                    "scheme://host:port in lower case, without a path or a / at its end, as in "
                     "https://app.example.com; * alone stands for all"
                 )

@@ -25,7 +25,7 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
     if not wrong:
         return
     alignment = max(wrong.values())
-    why = f"{', '.join(wrong)} is not a multiple of {alignment}, and weights are stored by so many rows or columns"
+    why = f"{', '.join(wrong)} is not a multiple of {alignment}, the rows or columns of a block of stored weights"
     if ranks == 1:
         raise ModelLoadError(f"the model's {why}")
     possible = ", ".join(str(size) for size in range(1, ranks) if not _misaligned(spec, size))

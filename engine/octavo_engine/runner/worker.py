@@ -172,7 +172,7 @@ class Worker:
         if not ranks.alone:
             right = bool(ranks.broadcast(torch.tensor([int(right)], device=self._table.device)).item())
         if not right:
-            log.warning("CUDA graphs of steps with prompts give other logits than eager steps: these run eagerly")
+            log.warning("CUDA graphs of steps with prompts gave wrong logits in a trial: such steps run without graphs")
             for each in (graphs, self._adapter_graphs):
                 if each is not None:
                     each.drop_mixed()

@@ -234,8 +234,8 @@ def max_sampled(config: EngineConfig, spec: ModelSpec, max_num_seqs: int) -> int
         return max_num_seqs
     if any(group.states for group in spec.kv_groups):
         raise ConfigurationError(
-            "--speculative-config: this model has layers with a recurrent state, which cannot take rejected draft "
-            "tokens back; leave it out"
+            "--speculative-config: this model has layers with a recurrent state, from which rejected draft tokens "
+            "cannot be removed; omit the flag"
         )
     return min(max_num_seqs * (1 + speculative.num_speculative_tokens), config.max_num_batched_tokens)
 
@@ -251,6 +251,7 @@ def choose_kv_dtype(name: str, dtype: torch.dtype, spec: ModelSpec) -> torch.dty
     """Return the dtype of cached keys and values: `auto` is that of activations, all other names mean e4m3."""
     if name != "auto" and any(group.rows for group in spec.kv_groups):
         raise ConfigurationError(
-            f"--kv-cache-dtype {name}: {spec.architecture} keeps compressed keys or chosen tokens as they are; use auto"
+            f"--kv-cache-dtype {name}: {spec.architecture} keeps compressed keys or an index of tokens in the cache, "
+            "which cannot be stored in 8 bits; use auto"
         )
     return dtype if name == "auto" else FP8

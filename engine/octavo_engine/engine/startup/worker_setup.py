@@ -95,8 +95,8 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
     except torch.OutOfMemoryError as error:
         have, share = device_memory(resolved.device), setup.config.gpu_memory_utilization
         raise DoesNotFitError(
-            f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
-            f"on {have.name} now: lower --gpu-memory-utilization from {share:g} ({error})"
+            f"memory ran out while loading: the plan was {plan.describe()}, and {format_size(have.free)} are free on "
+            f"{have.name} now; lower --gpu-memory-utilization, which is {share:g} ({error})"
         ) from None
     limits = None if slots is None else _adapter_limits(setup, decoder, slots)
     return ReadyWorker(worker, plan, limits, measure_swap(cache))

@@ -225,8 +225,8 @@ def find_family(architectures: Any, path: Path, model_type: Any = None) -> Famil
     listed = "octavo-engine models lists the supported ones"
     if not names:
         raise ModelLoadError(
-            f"{path}: architectures is missing or not a list of names, and model_type is not that of one class alone "
-            f"that generates text; {listed}"
+            f"{path}: architectures is missing or not a list of names, and model_type does not tell which class "
+            f"computes the model; write its name into architectures; {listed}"
         )
     if names[0].endswith(_GENERATING) and (known := _class_of(model_type)) is not None:
         raise ModelLoadError(

@@ -26,7 +26,7 @@ def read_model(path: Path) -> GGUFFile:
         return first
     if count != len(paths):
         raise ModelLoadError(
-            f"{paths[0]}: is one of {count} files of a model ({_COUNT}), and its name says {len(paths)}; give the "
+            f"{paths[0]}: is one of {count} files of a model ({_COUNT}), and by its name one of {len(paths)}; give the "
             f"files the names that they had: NAME-00001-of-{count:05}.gguf and so on"
         )
     tensors: dict[str, GGUFTensor] = {}

@@ -175,7 +175,7 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
         if stack is not None:
             own, transposed = _parameter(module, stack, (headers[a], headers[b]), config)
         if own in found:
-            raise ModelLoadError(f"{module}: another module of the file stands for {own}, too")
+            raise ModelLoadError(f"{module}: another module of the file also changes {own}; only one may")
         bare = module_of(module) if stack is None else f"{module_of(module)}.{own.rpartition('.')[2]}"
         found[own] = _module(own, bare, (a, b), headers, config, limits, transposed=transposed)
     if not found:

@@ -160,9 +160,8 @@ def _group(method: FP4, group: Fields, weights: Fields) -> FP4:
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="?")
     size = weights.integer("group_size", -1, 1 << 20, default=method.group_size)
     if (bits, kind, size) != (4, "float", method.group_size) or not weights.boolean("symmetric", True):
-        raise unsupported(
-            group, f"compressed-tensors ({method.name}) other than floats of 4 bits in groups of {method.group_size}"
-        )
+        found = f"compressed-tensors ({method.name}) of {bits} bits ({kind}) in groups of {size}"
+        raise unsupported(group, f"{found}; symmetric float 4 in groups of {method.group_size} is supported")
     return method
 
 

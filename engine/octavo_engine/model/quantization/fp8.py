@@ -247,15 +247,17 @@ def _method(config: Fields) -> FP8Scheme:
     """Read the format of DeepSeek-V3 and Qwen3 (blocks), or one with a scale for each weight: AutoFP8's, or that of
     transformers, which writes that there are no blocks."""
     activation = config.text("activation_scheme", default="dynamic")
-    if config.text("fmt", default="e4m3") not in ("e4m3", "float8_e4m3fn") or activation not in ("dynamic", "static"):
-        raise unsupported(config, "fp8 weights of another form than e4m3 with static or dynamic activation_scheme")
+    form = config.text("fmt", default="e4m3")
+    if form not in ("e4m3", "float8_e4m3fn") or activation not in ("dynamic", "static"):
+        found = f"fp8 with fmt {form} and activation_scheme {activation}"
+        raise unsupported(config, f"{found}; fmt e4m3 with static or dynamic is supported")
     if not config.has("weight_block_size"):
         scheme = FP8Scheme("tensor", "static" if activation == "static" else "dynamic")
         if "weight_block_size" in config.values:
             return replace(scheme, scale_name="weight_scale_inv", input_scale_name="activation_scale")
         return scheme
     if activation != "dynamic":
-        raise unsupported(config, "fp8 blocks with static activation scales")
+        raise unsupported(config, "fp8 blocks with static activation scales, which must be dynamic")
     return FP8Scheme("block", scale_name="weight_scale_inv", block=_block(config, "weight_block_size"))
 
 
@@ -272,17 +274,20 @@ def _group(group: Fields, weights: Fields) -> FP8Scheme:
     weights have blocks, even if the checkpoint says one for all tokens, which is coarser."""
     inputs = group.mapping("input_activations")
     for part in (weights, *((inputs,) if inputs is not None else ())):
-        if part.integer("num_bits", 0, 64, default=8) != 8 or part.text("type", default="float") != "float":
-            raise unsupported(group, "compressed-tensors other than of 8-bit floats")
+        bits, kind = part.integer("num_bits", 0, 64, default=8), part.text("type", default="float")
+        if (bits, kind) != (8, "float"):
+            raise unsupported(group, f"compressed-tensors of {bits} bits ({kind}); float 8 is supported")
     activation: Activation = "none" if inputs is None else "dynamic" if inputs.boolean("dynamic", False) else "static"
-    match weights.text("strategy", default="?"):
+    strategy = weights.text("strategy", default="?")
+    match strategy:
         case "tensor":
             return FP8Scheme("tensor", activation)
         case "channel":
             return FP8Scheme("channel", activation)
         case "block" if activation != "static":
             return FP8Scheme("block", activation, block=_block(weights, "block_structure"))
-    raise unsupported(group, "compressed-tensors with scales that are neither by tensor, by channel nor by block")
+    found = f"compressed-tensors with strategy {strategy} and activation scales {activation}"
+    raise unsupported(group, f"{found}; tensor, channel, and block without static ones are supported")
 
 
 SCHEME = Scheme(

@@ -81,7 +81,7 @@ def _check_layout(config: Fields, rule: str, values: Fields, old_layout: str, de
     if (other := read_layout(values, old_layout, layout)) != layout:
         method = config.text("quant_method", default="gptq")
         raise unsupported(
-            config, f"{method} in the format {layout} whose rule {rule!r} of dynamic says {other}; all modules have one"
+            config, f"{method}: dynamic[{rule!r}] names the format {other}, and all modules must have {layout}"
         )
 
 

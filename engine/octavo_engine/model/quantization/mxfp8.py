@@ -17,7 +17,8 @@ def _group(group: Fields, weights: Fields) -> FP8Scheme:
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="?")
     size = weights.integer("group_size", -1, 1 << 20, default=_BLOCK)
     if (bits, kind, size) != (8, "float", _BLOCK) or not weights.boolean("symmetric", True):
-        raise unsupported(group, f"compressed-tensors (mxfp8) other than floats of 8 bits in groups of {_BLOCK}")
+        found = f"compressed-tensors (mxfp8) of {bits} bits ({kind}) in groups of {size}"
+        raise unsupported(group, f"{found}; symmetric float 8 in groups of {_BLOCK} is supported")
     return MXFP8
 
 

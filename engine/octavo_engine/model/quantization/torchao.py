@@ -92,7 +92,7 @@ def _torchao(config: Fields) -> Quantization:
     kinds = config.mapping("quant_type")
     kind = kinds.mapping("default") if kinds is not None else None
     if kind is None:
-        raise unsupported(config, "torchao without the object that quant_type.default is in current checkpoints")
+        raise unsupported(config, "torchao without an object quant_type.default, which current checkpoints have")
     if kinds is not None and (others := kinds.values.keys() - {"default"}):
         raise unsupported(config, f"torchao with quant_type for {min(others)}; only default is supported")
     left_out = _left_out(config, names_in(config, "modules_to_not_convert"))
@@ -140,8 +140,9 @@ def _method_or_none(kinds: Fields, name: str) -> LinearMethod:
 
 def _method(kind: Fields) -> LinearMethod:
     name, data = kind.text("_type", default="?"), kind.mapping("_data") or kind
-    if kind.integer("_version", 0, 1 << 20, default=2) != 2 and name != "Int8DynamicActivationInt8WeightConfig":
-        raise unsupported(kind, f"torchao ({name}) of another version than 2")
+    version = kind.integer("_version", 0, 1 << 20, default=2)
+    if version != 2 and name != "Int8DynamicActivationInt8WeightConfig":
+        raise unsupported(kind, f"torchao ({name}) of version {version}; 2 is supported")
     if name in _IN_8_BITS:
         return Grouped("torchao", 8, _group_size(data, name), _bytes)
     if name == "IntxWeightOnlyConfig":
@@ -156,7 +157,7 @@ def _method(kind: Fields) -> LinearMethod:
     if name == "Float8WeightOnlyConfig":
         dtype = _named(data, "weight_dtype", "float8_e4m3fn")
         if dtype != "float8_e4m3fn" or _group_size(data, name) is not None:
-            raise unsupported(kind, f"torchao ({name}) other than of float8_e4m3fn with scales by PerRow")
+            raise unsupported(kind, f"torchao ({name}) of {dtype}; float8_e4m3fn with scales by PerRow is supported")
         return _FLOAT8
     if name != "Int4WeightOnlyConfig":
         raise unsupported(kind, f"torchao ({name}); {_SUPPORTED} are supported")

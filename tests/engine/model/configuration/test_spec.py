@@ -237,7 +237,7 @@ WRONG = {
     "eos in words": ({"eos_token_id": "end"}, "eos_token_id 'end' is neither a whole number nor a list"),
     "quantized": ({"quantization_config": {"quant_method": "aqlm"}}, "quantized (aqlm)"),
     "quantized somehow": ({"quantization_config": {}}, "quantization_config has no quant_method"),
-    "e5m2": ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "fp8 weights of another form than e4m3"),
+    "e5m2": ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "fp8 with fmt e5m2 and activation"),
     "no blocks": (
         {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64]}},
         "weight_block_size [64] is not the rows and columns of a block",
@@ -250,7 +250,7 @@ WRONG = {
                 "activation_scheme": "static",
             }
         },
-        "fp8 blocks with static activation scales; supported are float8 e4m3",
+        "fp8 blocks with static activation scales, which must be dynamic; supported are float8 e4m3",
     ),
     "int8": (
         {"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"}},

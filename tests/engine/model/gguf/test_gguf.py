@@ -267,7 +267,7 @@ SPEC_FAULTS = {
     ),
     "a part under another name": (
         {"changes": lambda w: w.add_uint16("split.count", 3)},
-        "is one of 3 files of a model (split.count), and its name says 1",
+        "is one of 3 files of a model (split.count), and by its name one of 1",
     ),
     "head size in words": (
         {"drop": ("add_key_length",), "changes": lambda w: w.add_string("llama.attention.key_length", "wide")},

@@ -441,7 +441,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "sparse": (_changed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config of format sparse-24"),
     "fewer experts": (_changed(moe_sparsity_config={"method": "prune", "num_experts": [3]}), "with a moe_sparsity_c"),
     "mxfp8 in other groups": (_changed(format="mxfp8-quantized", config_groups={"g": {"targets": ["Linear"],
-        "weights": {"num_bits": 8, "type": "float", "group_size": 64}}}), "floats of 8 bits in groups of 32"),
+        "weights": {"num_bits": 8, "type": "float", "group_size": 64}}}), "of 64; symmetric float 8 in groups of 32"),
     "zeros of the cache": (_changed(kv_cache_scheme={"num_bits": 8, "symmetric": False}), "kv_cache_scheme is not"),
     "no format": (_changed(format="marlin-24", config_groups={"g": {"targets": ["Linear"], "weights": _weights(4)}}),
                   "in the format marlin-24; "),
@@ -465,7 +465,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "torchao's tensor cores": (_torchao("Int4WeightOnlyConfig", 32, int4_packing_format="tile_packed_to_4d"),
         "in the format TILE_PACKED_TO_4D; plain is supported"),
     "torchao's floats": (_torchao("Float8StaticConfig"), r"torchao \(Float8StaticConfig\); Int8Weight"),
-    "torchao's e5m2": (_torchao("Float8WeightOnlyConfig", weight_dtype={"_data": "float8_e5m2"}), "of float8_e4m3fn"),
+    "torchao's e5m2": (_torchao("Float8WeightOnlyConfig", weight_dtype={"_data": "float8_e5m2"}), "of float8_e5m2;"),
     "torchao's zeros": (_torchao("IntxWeightOnlyConfig", mapping_type="ASYMMETRIC"), "_TO_INT8 and ASYMMETRIC;"),
     "torchao by tensor": (_torchao("Int8WeightOnlyConfig", granularity={"_type": "PerTensor"}), "scales by PerTensor"),
     "torchao's other modules": ({**FORMATS["torchao_int8"][1], "quant_type":
@@ -473,10 +473,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "auto-round's rotation": ({**FORMATS["auto_round"][1], "spinquant_config": {"r1": True}}, "with spinquant_config"),
     "torchao's embeddings": ({**FORMATS["torchao_int8"][1], "include_input_output_embeddings": True}, "include_input"),
     "groups of 64": ({**FORMATS["nvfp4"][1], "config_groups": {"g": {"targets": ["Linear"],
-        "weights": {"num_bits": 4, "type": "float", "group_size": 64}}}}, "floats of 4 bits in groups of 16"),
+        "weights": {"num_bits": 4, "type": "float", "group_size": 64}}}}, "of 64; symmetric float 4 in groups of 16"),
     "no method": ({"w_bit": 4, "q_group_size": 128}, "quantization_config has no quant_method"),
     "huge blocks": ({"quant_method": "fp8", "weight_block_size": [10**30, 128]}, "is not the rows and columns of a"),
-    "overridden layout": ({**FORMATS["awq"][1], "dynamic": {".*up": {"format": "gemv"}}}, "in the format gemm whose"),
+    "overridden layout": ({**FORMATS["awq"][1], "dynamic": {".*up": {"format": "gemv"}}}, "all modules must have gemm"),
     "overridden": ({**FORMATS["gptq"][1], "dynamic": {"+:.*up": {"bits": 3}}}, "gptq with 3 bits"),
 }  # fmt: skip
 
