@@ -268,7 +268,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
     "marlin": ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
     "two formats": ("gptq_v2", {"format": "gptq"}, r"different layouts \(gptq and gptq_v2\)"),
-    "a rule's format": ("gptq", {"dynamic": {"q_": {"format": "gptq_v2"}}}, "rule 'q_' of dynamic says gptq_v2"),
+    "a rule's format": ("gptq", {"dynamic": {"q_": {"format": "gptq_v2"}}}, "'q_'. names the format gptq_v2"),
     "another packing": ("auto_round", {"packing_format": "auto_round:fp8"}, "packing_format auto_round:fp8"),
     "gemv as format": ("awq", {"version": None, "format": "gemv"}, "awq in the order gemv"),
     "gemv": ("awq", {"version": "gemv"}, "awq in the order gemv"),
