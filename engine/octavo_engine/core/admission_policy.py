@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from octavo_engine.core.fairness import Accounts
+from octavo_engine.core.fairness import LEFTOVER, QUANTUM, Accounts
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_cost import StepCost
@@ -67,10 +67,23 @@ class AdmissionPolicy:
         budget = sum(planned.values()) + room
         if self.accounts.heavy(tenant):
             light_tokens = sum(tokens for other, tokens in planned.items() if not self.accounts.heavy(other))
-            cap = self.accounts.heavy_cap(tenant, budget, light_tokens, self._cost.doubling_tokens(budget))
+            cap = LEFTOVER if light_tokens else self._heavy_cap(tenant, budget)
         else:
-            cap = self.accounts.light_cap(tenant, budget)
+            cap = self._light_cap(tenant, budget) if self.accounts.several else budget
         return cap - planned.get(tenant, 0)
+
+    def _light_cap(self, tenant: str, budget: int) -> int:
+        """Return how many prompt tokens a tenant that is not heavy may have in a step, if there are others."""
+        return max(min(QUANTUM, (budget + 1) // 2), int(budget * self.accounts.share(tenant)))
+
+    def _heavy_cap(self, tenant: str, budget: int) -> int:
+        """Return how many prompt tokens a heavy tenant may have in a step without prompts of tenants that are not.
+
+        It may at most double the step's time, so that a request that arrives during the step waits at most twice as
+        long, and it never gets more than its share of the budget, beyond LEFTOVER.
+        """
+        share = int(budget * self.accounts.share(tenant))
+        return max(LEFTOVER, min(self._cost.doubling_tokens(budget), share))
 
     def worth_trying(self, state: RequestState, unreserved: Sequence[int], running: int, step: int) -> bool:
         """Return True if blocks were freed since the last try failed, or every few steps, because shares change."""

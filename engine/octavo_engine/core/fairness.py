@@ -128,22 +128,6 @@ class Accounts:
         share, used = self.share(tenant), self._accounts[tenant].used
         return self.several and used > _LITTLE and used > self._used * min(1.2 * share, (1 + share) / 2)
 
-    def light_cap(self, tenant: str, budget: int) -> int:
-        """Return how many prompt tokens a tenant that is not heavy may have in a step; all if there is no other."""
-        if not self.several:
-            return budget
-        return max(min(QUANTUM, (budget + 1) // 2), int(budget * self.share(tenant)))
-
-    def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
-        """Return how many prompt tokens a heavy tenant may have in a step with `light_tokens` of others' prompts.
-
-        It may at most double the step's time (`doubling_tokens`), so that a request that arrives during the step waits
-        at most twice as long, and it never gets more than its share of the budget, beyond LEFTOVER.
-        """
-        if light_tokens:
-            return LEFTOVER
-        return max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
-
     def reserve(self, tenant: str) -> float:
         """Return the part of --max-num-seqs and of memory that a heavy tenant's new request must leave free."""
         return min(_RESERVE, 1 - self.share(tenant)) if self.heavy(tenant) else 0.0
